@@ -232,6 +232,8 @@ def test_the_command_prints_each_format(
         assert part in said
     assert main(["show", *line, "trainer.gradient_clip_val=0", "format=pipeline"]) == 0
     assert "finite -- yes --> update" in capsys.readouterr().out
+    far = [word for word in line if word != "data=text" and not word.startswith("data.path")]
+    assert main(["show", *far, "data=redpajama_es", "format=pipeline"]) == 0  # no network
 
 
 def test_the_vocabulary_of_a_body_is_its_own() -> None:

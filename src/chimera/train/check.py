@@ -37,13 +37,17 @@ LOGGER_PACKAGES = {
 }
 
 
-def check(config: dict[str, Any]) -> None:
+def check(config: dict[str, Any], *, data: bool = True) -> None:
     """Everything that can be known to be wrong before work begins, cheapest first.
+
+    Args:
+        config: the resolved configuration.
+        data: the text is read, so it has to be here or on the network.
 
     Raises:
         UserError: one line. Nothing has been written by then.
     """
-    check_settings(config)
+    check_settings(config, data=data)
     check_parts(config)
 
 
@@ -61,13 +65,16 @@ class Once:
         return cast(Result, self._passed[key])
 
 
-def check_settings(config: dict[str, Any], once: Once | None = None, *, train: bool = True) -> None:
+def check_settings(
+    config: dict[str, Any], once: Once | None = None, *, train: bool = True, data: bool = True
+) -> None:
     """Check keys, values, files and the run's directory without torch: a sweep asks this first.
 
     Args:
         config: the resolved configuration.
         once: of a sweep; remembers what passed for another job.
         train: the run is trained, so the model that it starts from has to be here.
+        data: the text is read, so it has to be here or on the network.
 
     Raises:
         UserError: one line.
@@ -92,7 +99,8 @@ def check_settings(config: dict[str, Any], once: Once | None = None, *, train: b
     # The tokenizer of a row that is trained first is not there yet.
     away = start_model.pending(config) or start_model.only_record(config)
     later = away and config["choices"]["tokenizer"] == "own"
-    for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
+    files = ["data"] * data + ["tokenizer"] * (not later)
+    for group in ("trainer", "model", *files):
         node = config[group]
         once(f"{group}.check", node, partial(_check_itself, node))
     if not attribute(config["task"]["_target_"], "plain_text", True):
