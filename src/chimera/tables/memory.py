@@ -86,7 +86,7 @@ def estimates(words: Sequence[str], batch: int, *, checkpointing: bool) -> dict[
 
 def at_full_size() -> Grid:
     """A line for each model, batch and way to keep activations."""
-    head = ["model", "activations", "batch", "weights", "gradients", "activations and temporaries"]
+    head = ["model", "activations", "batch", "weights", "gradients", "more at the peak, AdamW"]
     for name in OPTIMISERS:
         head += [f"state of {name}", f"total with {name}", "24 GB"]
     body = []
