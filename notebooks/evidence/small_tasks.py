@@ -130,9 +130,10 @@ def recommendations(by_mixer: dict[str, Scores], state: dict[str, float]) -> str
         if score < 0.5:
             told.append(f"- **{task}**: none learns it in these steps (`{best}` {score:.2f}).")
             continue
-        smallest = min((m for m in (best, *others) if m in state), key=state.__getitem__)
-        more = f"; `{smallest}` has the smallest state of {len(others) + 1} that are as good"
-        told.append(f"- **{task}**: `{best}` {score:.2f}{more * bool(others)}.")
+        near = [m for m in (best, *others) if m in state and mean(by_mixer[m][task]) > score - 0.1]
+        smallest = min(near, key=state.__getitem__, default=best)
+        more = f"; with a smaller state `{smallest}` {mean(by_mixer[smallest][task]):.2f}"
+        told.append(f"- **{task}**: `{best}` {score:.2f}{more * (smallest != best)}.")
     return "\n".join(told) + "\n"
 
 
