@@ -342,6 +342,28 @@ def test_records_that_are_cut_are_counted(file: Path, caplog) -> None:
         assert (told in caplog.text) == said
 
 
+def test_every_batch_has_the_width_of_pad_to(file: Path) -> None:
+    prepared: Any = SimpleNamespace(tokenizer=Letters())
+    shape = {"path": str(file), "held_out": 1, "samples": 99}
+    for width in (20, 500):
+        corpus = Instruct(**shape, pad_to=width, seq_len=500)
+        data = InstructDataModule(corpus, None, prepared=prepared)  # type: ignore[arg-type]
+        rows, collated = data._samples("train")
+        batch = collated([rows[0, 0]])
+        plain = Instruct(**shape, seq_len=min(width, 500))
+        whole = InstructDataModule(plain, None, prepared=prepared)  # type: ignore[arg-type]
+        other, as_it_is = whole._samples("train")
+        alone = as_it_is([other[0, 0]])
+        size = alone["ids"].shape[1]
+        assert batch["ids"].shape == (1, width)
+        assert torch.equal(batch["ids"][:, :size], alone["ids"])
+        assert torch.equal(batch["targets"], alone["targets"])
+        assert (batch["mask"] is None) == (size == width)
+        assert size == 20 if width == 20 else batch["mask"].sum() == size < 500
+    with pytest.raises(UserError, match=r"data.pad_to=501 is more than data.seq_len=500"):
+        Instruct(**shape, pad_to=501, seq_len=500).check()
+
+
 def test_records_with_a_blank_text_are_left_out_and_counted(file: Path, caplog) -> None:
     rows = made(60)
     rows[0]["output"] = rows[1]["instruction"] = " \n"

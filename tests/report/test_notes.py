@@ -92,6 +92,17 @@ def test_settings_past_the_bounds_of_the_scale_are_named() -> None:
     assert notes.past_scale(found) == said
 
 
+def test_the_model_and_the_data_are_those_of_the_runs() -> None:
+    config = {"model": {"name": "/far/llama", "pretrained": True}, "choices": {"data": "instruct"}}
+    cells = [
+        SimpleNamespace(config={**config, "data": {"path": path}}) for path in ("a.json", None)
+    ]
+    cells.append(SimpleNamespace(config={**cells[0].config, "model": {"dim": 16}}))
+    results: Any = SimpleNamespace(cells=cells)
+    start = "The runs begin with llama and its trained weights; their data are"
+    assert notes.begun_with(results) == [f"{start} a.json", f"{start} those of data=instruct"]
+
+
 @pytest.mark.parametrize(
     ("used", "said"),
     [(["fp32"], "^$"), (["fp16", "fp32"], "up to 1/2048"), (["bf16"] * 2, "bf16: .*1/256")],

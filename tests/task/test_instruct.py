@@ -22,17 +22,8 @@ from chimera.errors import UserError
 from chimera.model.decode import greedy
 from chimera.model.hf import HuggingFaceModel
 from chimera.paths import CONF, EXPERIMENTS, ROOT
-from chimera.task.mmlu import (
-    METRICS,
-    Question,
-    answer,
-    from_records,
-    normalise,
-    prompt,
-    read,
-    score,
-    summary,
-)
+from chimera.task.mmlu import answer, from_records, read
+from chimera.task.mmlu_protocol import METRICS, PROTOCOLS, Question, normalise, score, summary
 from chimera.train.check import check_settings
 from tests.adapter.graft.kit import causal_model
 from tests.kit import QUIET
@@ -162,6 +153,30 @@ def test_the_fifteen_variants_have_the_settings_of_table_1() -> None:
         assert ("GELU" in row.title) == (adapter["nonlinearity"] == "gelu")
 
 
+def test_published_flops_say_how_many_tokens_a_sample_has() -> None:
+    """6·N·tokens without embeddings; 4-bit matrices, two weights a byte, count as bytes."""
+    table = {(p.row, p.column): p.value for p in load("tptt/training").published}
+    llama = 16 * (2 * 2048 * (2048 + 512) + 3 * 2048 * 8192 + 2 * 2048) + 2048
+    olmo = 16 * (4 * 2048**2 + 3 * 2048 * 8192)
+    openelm = 1_079_891_456 - 32000 * 2048
+    qwen = 28 * (2 * 1536 * (1536 + 256) + 3 * 1536 * 8960 + 2 * 1536 + 2048) + 1536
+    mistral = 32 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336)
+    olmoe = 16 * (4 * 2048**2 + 64 * 2048 + 64 * 3 * 2048 * 1024)
+    heads = {"mistral": 32768 * 4096, "olmoe": 50304 * 2048}
+    for row, size in {"llama": llama, "olmo": olmo, "qwen": qwen, "openelm": openelm}.items():
+        assert table[row, "train/flops"] / (6 * size * 2500) == pytest.approx(384, rel=4e-3)
+    for row, size in {"mistral": mistral, "olmoe": olmoe}.items():
+        half = size / 2 + heads[row]
+        assert table[row, "train/flops"] / (6 * half * 2000) == pytest.approx(128, rel=2e-3)
+    for row in ("llama", "olmo", "qwen", "mistral", "olmoe", "openelm", "gemma"):
+        speeds = [table[row, f"train/{what}_per_second"] for what in ("samples", "steps")]
+        config = plain(compose([f"+tptt/training={row}", "scale=paper"]))
+        step = config["data"]["batch_size"] * config["trainer"]["accumulate_grad_batches"]
+        assert step == round(speeds[0] / speeds[1])
+        data = [config["data"][key] for key in ("samples", "pad_to")]
+        assert data == ([400, 128] if row in heads else [500, 384])
+
+
 def test_the_controls_of_the_variants_train_what_they_train_without_a_memory() -> None:
     alone, projections, usual, kept = (
         plain(compose([f"+tptt/variants={row}", "+tptt=variants", "scale=smoke"]))["adapter"]
@@ -289,7 +304,7 @@ def folder(tmp_path: Path) -> Path:
 def test_one_shot_prompts(folder: Path) -> None:
     asked = read(str(folder), "test", None, 5)
     assert [question.gold for question, _ in asked] == list("ABCDA")
-    assert prompt(*asked[1]) == (
+    assert PROTOCOLS[None].prompt(*asked[1]) == (
         "The following are multiple choice questions (with answers) about fine art.\n\n"
         "Who, then?\nA. one\nB. two\nC. three\nD. four\nAnswer: C\n\n"
         "Which of 1?\nA. w\nB. x\nC. y\nD. z\nAnswer:"

@@ -42,9 +42,12 @@ class Examination:
         data: folder with MMLU's questions; without it they come from the hub, cais/mmlu.
         split: `val` or `test`.
         subjects: only these; all if it is left out.
-        limit: questions of each subject; all if it is left out.
-        new: tokens of an answer.
-        length: tokens of a prompt; the model's max_len if it is left out.
+        limit: questions of each subject; all if it is left out, or ten as lighteval.
+        mmlu_protocol: `lighteval` asks and counts as lighteval's `helm|mmlu|1|1`, with at most ten
+            questions a subject, does: see `task.mmlu_protocol`.
+        new: tokens of an answer; 8 if it is left out, or 5 as lighteval.
+        length: tokens of a prompt; if it is left out the model's max_len, or, as lighteval, all
+            positions that a Hugging Face model has.
         batch: questions at a time.
         out: file of the results; `mmlu.json` in the run's directory if it is left out.
         trust: load the models that the run's file names: what its adapter was put on, or a Hugging
@@ -56,7 +59,8 @@ class Examination:
     split: Literal["val", "test"] = "test"
     subjects: list[str] = field(default_factory=list)
     limit: PositiveInt | None = None
-    new: PositiveInt = 8
+    mmlu_protocol: Literal["lighteval"] | None = None
+    new: PositiveInt | None = None
     length: PositiveInt | None = None
     batch: PositiveInt = 8
     out: Path | None = None
@@ -144,6 +148,7 @@ def mmlu(options: Examination, words: list[str]) -> int:
     from chimera.rundir.directory import RunDir
     from chimera.safe_io import check_file, write_json
     from chimera.task import mmlu as exam
+    from chimera.task.mmlu_protocol import PROTOCOLS
 
     directory = RunDir(options.run)
     config = recorded(directory)
@@ -155,14 +160,21 @@ def mmlu(options: Examination, words: list[str]) -> int:
             f"run={directory.path} is compared with the model that its adapter was put on,"
             f" {shown(base)}, which is not loaded on a file's word; add trust=true if you know it"
         )
+    if options.mmlu_protocol and config["tokenizer"].get("path") and not options.trust:
+        raise UserError(
+            f"mmlu_protocol={options.mmlu_protocol} reads the chat template of"
+            f" {shown(config['tokenizer']['path'])}, which the run's file names; add trust=true if"
+            " you know it"
+        )
     target = options.out or directory.path / "mmlu.json"
     check_file(target, key="out")
-    questions = exam.read(options.data, options.split, options.subjects or None, options.limit)
-    length = options.length or config["model"]["max_len"]
+    protocol = PROTOCOLS[options.mmlu_protocol]
+    subjects = options.subjects or None
+    questions = exam.read(options.data, options.split, subjects, options.limit, protocol)
     from chimera import evaluate as asked
 
-    sizes = {"new": options.new, "batch": options.batch, "length": length}
-    results = asked.examine(directory, config, questions, trust=options.trust, **sizes)
+    sizes = {"new": options.new, "batch": options.batch, "length": options.length}
+    results = asked.examine(directory, config, questions, protocol, trust=options.trust, **sizes)
     asked.show(results, len(questions))
     target.parent.mkdir(parents=True, exist_ok=True)
     write_json(target, {"run": str(directory.path), "questions": len(questions), **results})

@@ -19,7 +19,8 @@ from chimera.errors import UserError
 from chimera.model.language import LanguageModel
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import write_json
-from chimera.task.mmlu import METRICS, Asked, answer, summary
+from chimera.task.mmlu import answer, prompt_length
+from chimera.task.mmlu_protocol import METRICS, Asked, Protocol
 from chimera.train.build import build_data, build_task
 from chimera.train.restore import restore
 from chimera.train.trainer import precision_arguments
@@ -77,8 +78,10 @@ def examine(
     directory: RunDir,
     config: dict[str, Any],
     questions: list[Asked],
+    protocol: Protocol,
     *,
     trust: bool = False,
+    length: int | None = None,
     **sizes: Any,
 ) -> dict[str, Any]:
     """Ask MMLU's questions; by model: metrics with deviations, answers, shortened prompts.
@@ -87,8 +90,10 @@ def examine(
         directory: of the run.
         config: of the run.
         questions: each with the example that is shown before it.
+        protocol: of the questions.
         trust: load the models that the configuration names.
-        sizes: `new`, `length` and `batch` as of `chimera.task.mmlu.answer`.
+        length: tokens of a prompt; None for what the protocol says.
+        sizes: `new` and `batch` as of `chimera.task.mmlu.answer`.
 
     Raises:
         UserError: a run without a checkpoint or of a task that does not generate.
@@ -103,13 +108,24 @@ def examine(
         start = location(config)
         base = build_task(config, tokenizer.vocab_size, start_weights=start, adapter=False)
         models["base"] = base.model
+    if protocol.chats:
+        nodes = (config["data"], config["tokenizer"], config["task"])
+        sizes["chat"] = build_data(*nodes, config["seed"]).tokenizer_settings.chat()
     results = {}
     for name, model in models.items():
-        answers = answer(model.eval(), tokenizer, questions, start=opening, **sizes)
+        answers = answer(
+            model.eval(),
+            tokenizer,
+            questions,
+            start=opening,
+            length=length or prompt_length(model, protocol, config["model"]["max_len"]),
+            protocol=protocol,
+            **sizes,
+        )
         results[name] = {
             "metrics": {
                 metric: {"mean": mean, "std": deviation}
-                for metric, (mean, deviation) in summary(answers.scores).items()
+                for metric, (mean, deviation) in protocol.summary(questions, answers.scores).items()
             },
             "shortened": answers.shortened,
             "said": answers.texts,
@@ -119,7 +135,7 @@ def examine(
 
 def show(results: dict[str, Any], questions: int) -> None:
     """Print a table of both models."""
-    table = Table(title=f"MMLU, one-shot, {questions} questions (bootstrap deviation)")
+    table = Table(title=f"MMLU, one-shot, {questions} questions (± standard error)")
     table.add_column("metric")
     for name in results:
         table.add_column(name, justify="right")
@@ -130,4 +146,4 @@ def show(results: dict[str, Any], questions: int) -> None:
     console.print(table)
     for name, one in results.items():
         if one["shortened"]:
-            console.print(f"{name}: {one['shortened']} prompts were cut at their beginning")
+            console.print(f"{name}: {one['shortened']} prompts lost their beginning or example")

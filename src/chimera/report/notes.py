@@ -13,6 +13,7 @@ from chimera.config.tables import RATES, Tried, best_rates, tried
 from chimera.report.formatting import code, codes, markdown, number, spread
 from chimera.report.stats import smallest_significant
 from chimera.report.table_results import TableResults
+from chimera.rundir.records import portable
 
 
 def resolved(results: TableResults) -> str:
@@ -124,7 +125,21 @@ def trained_on(results: TableResults) -> list[str]:
             limit = cell.config["trainer"].get("limit_val_batches")
             part = "" if limit is None else f"; each validation uses {limit} batches"
             said.append(f"Validation split: {_size(valid)}{part}")
-    return [text for text in dict.fromkeys([*said, results.other_text, in_half(results)]) if text]
+    said += [*begun_with(results), results.other_text, in_half(results)]
+    return [text for text in dict.fromkeys(said) if text]
+
+
+def begun_with(results: TableResults) -> list[str]:
+    """The Hugging Face models that runs begin with, and the data of these runs."""
+    said = []
+    for cell in results.cells:
+        model, data = cell.config["model"], cell.config["data"]
+        if name := model.get("name"):
+            weights = "its trained" if model.get("pretrained") else "random"
+            source = data.get("path") or f"those of data={cell.config['choices']['data']}"
+            begun = f"The runs begin with {name} and {weights} weights"
+            said.append(portable(f"{begun}; their data are {source}"))
+    return said
 
 
 def in_half(results: TableResults) -> str:

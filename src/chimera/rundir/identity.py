@@ -152,7 +152,7 @@ def _without_null(node: Any) -> Any:
 SETTINGS = "settings_sha256"
 TOKENS = "tokens_sha256"
 #: Settings of data and tokenizer without a say in the tokens.
-FREE = ("batch_size", "num_workers", "processes", "cache_dir", "num_threads")
+FREE = ("batch_size", "num_workers", "processes", "cache_dir", "num_threads", "pad_to")
 ADVICE = (
     "a file or a data set changed, or, with data=pydocs, the installed Python and packages"
     " (data.documents=<file> gives every machine one text)"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import lightning.pytorch as pl
 import torch
@@ -24,7 +24,8 @@ from chimera.data.batch.instruct import InstructDataModule
 from chimera.data.batch.module import DataModule
 from chimera.ops import reduce
 from chimera.task.causal_lm import CausalLM
-from chimera.task.mmlu import Asked, answer, from_records, read, summary
+from chimera.task.mmlu import answer, from_records, prompt_length, read
+from chimera.task.mmlu_protocol import PROTOCOLS, Asked
 from chimera.types import NonNegativeFloat, PositiveInt
 
 
@@ -39,7 +40,9 @@ class Instruct(CausalLM):
         mmlu: source of MMLU's questions, which the model answers one-shot before and after
             training: a folder, `cais/mmlu` on the hub, or `held_out` for questions made from the
             test records.
-        mmlu_limit: number of questions of each subject; null for all.
+        mmlu_limit: number of questions of each subject; null for all, or those of the protocol.
+        mmlu_protocol: `lighteval` asks as lighteval does, whose numbers TPTT's Table 3 has: its
+            ten questions a subject, prompts, chat template and errors. Null asks as MMLU's authors.
     """
 
     predicts = "token"  # the base class has it too, but a report reads this file only
@@ -60,6 +63,7 @@ class Instruct(CausalLM):
         logits_at_once: PositiveInt = 1 << 25,
         mmlu: str | None = None,
         mmlu_limit: PositiveInt | None = None,
+        mmlu_protocol: Literal["lighteval"] | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -72,6 +76,8 @@ class Instruct(CausalLM):
         )
         self.mmlu = mmlu
         self.mmlu_limit = mmlu_limit
+        self.protocol = PROTOCOLS[mmlu_protocol]
+        self._chat: Any = None
         self._questions: list[Asked] | None = None
         self._base_metrics: dict[str, float] = {}  # of the model before training
         self._resumed = False
@@ -92,11 +98,13 @@ class Instruct(CausalLM):
             return
         self._tokenizer = data.prepared.tokenizer
         self._length = data.corpus.seq_len
+        if self.protocol.chats:
+            self._chat = data.tokenizer_settings.chat()
         if self.mmlu == "held_out":
             records = cast(InstructDataModule, data).records["test"]
-            self._questions = from_records(records)[: self.mmlu_limit]
+            self._questions = from_records(records, self.mmlu_limit, self.protocol)
         else:
-            self._questions = read(self.mmlu, "test", None, self.mmlu_limit)
+            self._questions = read(self.mmlu, "test", None, self.mmlu_limit, self.protocol)
 
     def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
         """The columns of TPTT's Table 2, and MMLU before and after training."""
@@ -143,17 +151,23 @@ class Instruct(CausalLM):
         return {f"val_base/{key}": value for key, value in self.compute_metrics("val").items()}
 
     def _mmlu_metrics(self, prefix: str) -> dict[str, float]:
-        """Means and bootstrap standard deviations of MMLU's metrics."""
+        """Means of MMLU's metrics and their deviations, as the protocol has them."""
         if not self._questions:
             return {}
         training = self.model.training
-        start = self._tokenizer.opening(packed=False)
         answers = answer(
-            self.model.eval(), self._tokenizer, self._questions, start=start, length=self._length
+            self.model.eval(),
+            self._tokenizer,
+            self._questions,
+            start=self._tokenizer.opening(packed=False),
+            length=prompt_length(self.model, self.protocol, self._length),
+            protocol=self.protocol,
+            chat=self._chat,
         )
         self.model.train(training)
         metrics: dict[str, float] = {}
-        for metric, (mean, deviation) in summary(answers.scores).items():
+        found = self.protocol.summary(self._questions, answers.scores)
+        for metric, (mean, deviation) in found.items():
             metrics |= {f"{prefix}/{metric}": mean, f"{prefix}/{metric}_std": deviation}
         return metrics
 

@@ -2,83 +2,45 @@
 
 Questions (arXiv 2009.03300) are read from a folder with `dev/<subject>_dev.csv` and
 `test/<subject>_test.csv` (no header; columns: question, four choices, letter) or from `cais/mmlu`
-on the hub. The model answers greedily; an answer ends with its first line. Metrics of an answer
-against the gold one (lighteval, HELM):
-
-    EM    the answer equals the gold                 PEM   the answer begins with the gold
-    QEM   EM after both are normalised               PQEM  PEM after both are normalised
-
-HELM's normalisation removes case, punctuation and articles. The gold «A» is an article, so it
-becomes an empty text, with which every answer begins. So QEM and PQEM are computed twice: without
-articles, as published, and with articles kept, where «A» stays a letter.
+on the hub. The model answers greedily. `task.mmlu_protocol` has the prompts and metrics.
 
 This file imports torch only to answer: mistakes in a command line are told at once.
 """
 
 from __future__ import annotations
 
-import re
-import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from chimera.data.corpus.instruct import Record
 from chimera.data.source import hub
 from chimera.data.source.files import read_rows
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.errors import UserError, nearest
+from chimera.task.mmlu_protocol import LETTERS, PROTOCOLS, Asked, Protocol, Question
 
-LETTERS = ("A", "B", "C", "D")
 HUB = "cais/mmlu"
-METRICS = ("em", "pem", "qem", "pqem", "qem_articles_kept", "pqem_articles_kept")
 _INSTEAD = "data=<a folder with dev/ and test/ of MMLU's CSV files>"
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-
-
-@dataclass(frozen=True)
-class Question:
-    """One question with four choices; `gold` is the letter of the correct choice."""
-
-    subject: str
-    text: str
-    choices: tuple[str, ...]
-    gold: str
-
-    def as_text(self, *, solved: bool = False) -> str:
-        """Text of the question, with the answer if `solved`, else ending before the answer."""
-        choices = "".join(
-            f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, self.choices, strict=True)
-        )
-        return f"{self.text}\n{choices}Answer:" + (f" {self.gold}\n\n" if solved else "")
-
-
-#: A question with the solved example that is shown before it.
-Asked = tuple[Question, Question]
-
-
-def prompt(question: Question, example: Question) -> str:
-    """Prompt of the benchmark: introduction, a solved example, the question."""
-    subject = question.subject.replace("_", " ")
-    head = f"The following are multiple choice questions (with answers) about {subject}.\n\n"
-    return head + example.as_text(solved=True) + question.as_text()
 
 
 def read(
-    data: str | None, split: str, subjects: Iterable[str] | None, limit: int | None
+    data: str | None,
+    split: str,
+    subjects: Iterable[str] | None,
+    limit: int | None,
+    protocol: Protocol = PROTOCOLS[None],
 ) -> list[Asked]:
-    """Read questions, each with the first solved question of its subject.
+    """Read questions, each with a solved question of its subject.
 
     Args:
         data: a folder or `cais/mmlu`; None for the hub.
         split: val or test.
         subjects: names of subjects; None for all.
-        limit: read only the first questions of each subject; None reads all.
+        limit: number of questions of each subject; None for that of the protocol.
+        protocol: chooses questions and examples.
 
     Raises:
         UserError: no such folder or subject, a row that is not a question, an empty file, or a
@@ -91,7 +53,9 @@ def read(
         by_subject.setdefault(question.subject, []).append(question)
     if not by_subject:
         raise UserError(f"data={data} holds no {split}/<subject>_{split}.csv; give {_INSTEAD}")
-    solved = {question.subject: question for question in reversed(rows("dev"))}
+    solved: dict[str, list[Question]] = {}
+    for question in rows("dev"):
+        solved.setdefault(question.subject, []).append(question)
     chosen = list(subjects) if subjects is not None else sorted(by_subject)
     for subject in chosen:
         if subject not in by_subject:
@@ -103,7 +67,9 @@ def read(
                 f"data={data} has no solved question of {subject}, with which each of its prompts"
                 f" begins; add dev/{subject}_dev.csv"
             )
-    return [(q, solved[q.subject]) for each in chosen for q in by_subject[each][:limit]]
+    return [
+        asked for each in chosen for asked in protocol.choose(by_subject[each], solved[each], limit)
+    ]
 
 
 def _of_folder(folder: Path, part: str) -> list[Question]:
@@ -148,7 +114,9 @@ def _question(where: str, subject: str, text: str, choices: Sequence[str], gold:
     return Question(subject, text.strip(), tuple(choices), gold)
 
 
-def from_records(records: Sequence[Record]) -> list[Asked]:
+def from_records(
+    records: Sequence[Record], limit: int | None = None, protocol: Protocol = PROTOCOLS[None]
+) -> list[Asked]:
     """Make questions from instructions: which of four answers belongs to a prompt?
 
     The wrong choices of the i-th record are the answers of the next three; the gold letter cycles
@@ -160,48 +128,7 @@ def from_records(records: Sequence[Record]) -> list[Asked]:
         at = i % len(LETTERS)
         choices = (*wrong[:at], record.answer, *wrong[at:])
         questions.append(Question("answers", record.prompt.strip(), choices, LETTERS[at]))
-    return [(question, questions[-1]) for question in questions[:-1]]
-
-
-def normalise(text: str, *, keep_articles: bool = False) -> str:
-    """Convert to lower case; remove punctuation, extra blanks and, unless kept, articles."""
-    text = text.lower().translate(_PUNCTUATION)
-    if not keep_articles:
-        text = _ARTICLES.sub(" ", text)
-    return " ".join(text.split())
-
-
-def score(gold: str, answer: str) -> dict[str, float]:
-    """Compute all metrics of one answer, each 0 or 1."""
-    gold = gold.strip()
-    answer = answer.strip()
-    values = {"em": answer == gold, "pem": answer.startswith(gold)}
-    for ending, keep in (("", False), ("_articles_kept", True)):
-        g = normalise(gold, keep_articles=keep)
-        s = normalise(answer, keep_articles=keep)
-        values |= {f"qem{ending}": s == g, f"pqem{ending}": s.startswith(g)}
-    return {name: float(values[name]) for name in METRICS}
-
-
-def summary(
-    scores: Sequence[dict[str, float]], *, resamples: int = 1000, seed: int = 0
-) -> dict[str, tuple[float, float]]:
-    """Mean and bootstrap standard deviation of each metric.
-
-    Args:
-        scores: metrics of each question.
-        resamples: number of bootstrap samples, each as large as `scores`.
-        seed: of the samples.
-    """
-    rng = np.random.default_rng(seed)
-    values = np.array([[answer[name] for name in METRICS] for answer in scores])
-    counts = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=resamples)
-    means = counts @ values / len(values)
-    deviations = means.std(axis=0, ddof=1)
-    return {
-        name: (float(mean), float(deviation))
-        for name, mean, deviation in zip(METRICS, values.mean(0), deviations, strict=True)
-    }
+    return protocol.choose(questions[:-1], questions[-1:], limit)
 
 
 @dataclass(frozen=True)
@@ -209,14 +136,21 @@ class Answers:
     """A model's answers with their scores, in the order of the questions.
 
     Args:
-        texts: the answers, each up to the end of its first line.
+        texts: the answers, what counts of them.
         scores: metrics of each answer.
-        shortened: number of prompts whose beginning was cut off to fit.
+        shortened: number of prompts that lost their beginning, or their example, to fit.
     """
 
     texts: list[str]
     scores: list[dict[str, float]]
     shortened: int
+
+
+def prompt_length(model: Any, protocol: Protocol, trained: int) -> int:
+    """Tokens of a prompt: as many as in training, or, as lighteval, all that the model can take."""
+    config = getattr(getattr(model, "model", None), "config", None)
+    positions = getattr(config, "max_position_embeddings", None) if protocol.drops_example else None
+    return positions - protocol.new if positions else trained
 
 
 def answer(
@@ -226,7 +160,9 @@ def answer(
     *,
     start: Sequence[int],
     length: int,
-    new: int = 8,
+    protocol: Protocol = PROTOCOLS[None],
+    chat: Any = None,
+    new: int | None = None,
     batch: int = 8,
 ) -> Answers:
     """Answer questions greedily and score the answers.
@@ -237,22 +173,37 @@ def answer(
         questions: each with a solved example question.
         start: ids before a prompt, see `Tokenizer.opening`.
         length: largest number of tokens of a prompt.
-        new: number of tokens of an answer.
+        protocol: words of the prompts, and how answers count.
+        chat: transformers' tokenizer of the model, if it has a template for `protocol.messages`.
+        new: number of tokens of an answer; None for that of the protocol.
         batch: prompts per batch.
     """
     from chimera.model.decode import greedy
 
-    encoded = tokenizer.encode([prompt(question, example) for question, example in questions])
-    whole = [list(map(int, ids)) for ids in encoded]
-    prompts = [[*start, *ids[-(length - len(start)) :]] for ids in whole]
+    def encode(asked: Sequence[tuple[Question, Question | None]]) -> list[list[int]]:
+        if chat is None:
+            found = tokenizer.encode([protocol.prompt(*one) for one in asked])
+            return [[*start, *map(int, ids)] for ids in found]
+        turns = [protocol.messages(*one) for one in asked]
+        texts = chat.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return list(chat(texts)["input_ids"])  # the template's first token may come twice, as there
+
+    prompts = encode(questions)
+    long = [i for i, ids in enumerate(prompts) if len(ids) > length]
+    if protocol.drops_example and long:
+        for i, ids in zip(long, encode([(questions[i][0], None) for i in long]), strict=True):
+            prompts[i] = ids
+    for i, ids in enumerate(prompts):
+        if len(ids) > length:
+            prompts[i] = [*start, *ids[len(start) - length :]]
     # Batches of prompts with similar lengths need less padding.
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     texts = [""] * len(prompts)
+    ends = {"pad_id": tokenizer.pad_id, "end_id": tokenizer.sep_id}
     for first in range(0, len(order), batch):
         rows = order[first : first + batch]
-        asked = [prompts[i] for i in rows]
-        said = greedy(model, asked, max_new=new, pad_id=tokenizer.pad_id, end_id=tokenizer.sep_id)
+        said = greedy(model, [prompts[i] for i in rows], max_new=new or protocol.new, **ends)
         for row, ids in zip(rows, said, strict=True):
-            texts[row] = tokenizer.decode(ids).strip().partition("\n")[0].strip()
-    scores = [score(q.gold, text) for (q, _), text in zip(questions, texts, strict=True)]
-    return Answers(texts, scores, sum(len(start) + len(ids) > length for ids in whole))
+            texts[row] = protocol.said(tokenizer.decode(ids), chat=chat is not None)
+    pairs = zip(questions, texts, strict=True)
+    return Answers(texts, [protocol.score(q.gold, text) for (q, _), text in pairs], len(long))

@@ -26,10 +26,10 @@ class Example(NamedTuple):
     targets: Ids
 
 
-def padded(rows: Sequence[Ids], pad_id: int) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """Pad rows on the right to one array [b t]; also return where it holds real tokens [b t]."""
+def padded(rows: Sequence[Ids], pad_id: int, width: int = 0) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """Pad rows on the right to one array [b t], t ≥ width; also return where tokens are real."""
     lengths = np.array([len(row) for row in rows])
-    ids = np.full((len(rows), lengths.max()), pad_id, dtype=np.int64)
+    ids = np.full((len(rows), max(lengths.max(), width)), pad_id, dtype=np.int64)
     for padded_row, row in zip(ids, rows, strict=True):
         padded_row[: len(row)] = row
     return ids, np.arange(ids.shape[1]) < lengths[:, None]
@@ -40,9 +40,12 @@ def mask_of(real: npt.NDArray[np.bool_]) -> Tensor | None:
     return None if real.all() else torch.from_numpy(real)
 
 
-def collate(examples: Sequence[Example], *, pad_id: int) -> Batch:
-    """Make a batch of examples; `index` [n] holds the positions of predictions in b·t order."""
-    ids, real = padded([example.ids for example in examples], pad_id)
+def collate(examples: Sequence[Example], *, pad_id: int, width: int = 0) -> Batch:
+    """Make a batch of examples, at least `width` tokens wide.
+
+    `index` [n] holds the positions of predictions in b·t order.
+    """
+    ids, real = padded([example.ids for example in examples], pad_id, width)
     index = [row * ids.shape[1] + example.positions for row, example in enumerate(examples)]
     return {
         "ids": torch.from_numpy(ids),

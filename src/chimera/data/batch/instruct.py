@@ -65,7 +65,8 @@ class InstructDataModule(DataModule):
 
     def _samples(self, split: Split) -> Loadable:
         tokenizer = self.prepared.tokenizer
-        length = self.corpus.seq_len
+        width = self.corpus.pad_to or 0
+        length = width or self.corpus.seq_len
         start = tokenizer.opening(packed=False)
         records = self.records[split]
         examples = [example(i, r, tokenizer, length, start) for i, r in enumerate(records)]
@@ -73,14 +74,15 @@ class InstructDataModule(DataModule):
         sizes = [len(start) + sum(map(len, tokenizer.encode([*record]))) for record in full]
         if cut := sum(size > length for size in sizes):
             log.warning(
-                "data: %d of %d records of the %s split are longer than data.seq_len=%d: an answer"
+                "data: %d of %d records of the %s split are longer than data.%s=%d: an answer"
                 " loses its end, a long prompt its beginning",
                 cut,
                 len(records),
                 split,
+                "pad_to" if width else "seq_len",
                 length,
             )
-        return InOrder(examples), partial(collate, pad_id=tokenizer.pad_id)
+        return InOrder(examples), partial(collate, pad_id=tokenizer.pad_id, width=width)
 
     def _stored(self, file: Path) -> Loadable:
         return InOrder(load_examples(file)), partial(collate, pad_id=0)

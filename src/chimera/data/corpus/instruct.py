@@ -58,15 +58,22 @@ class Instruct(Data):
         samples: number of training records.
         held_out: number of validation records and number of test records; each at most a tenth of
             all.
+        pad_to: tokens of every sample: longer ones are cut, shorter ones padded, as TPTT's authors
+            do at 384. Null cuts at seq_len and pads a batch to its longest sample.
     """
 
     batch_size: PositiveInt = 2
     path: str | None = None
     samples: PositiveInt = 500
     held_out: PositiveInt = 100
+    pad_to: PositiveInt | None = None
 
     def check(self) -> None:
         """See `Data.check`."""
+        if self.pad_to is not None and self.pad_to > self.seq_len:
+            raise UserError(
+                f"data.pad_to={self.pad_to} is more than data.seq_len={self.seq_len}; lower it"
+            )
         if self.path is None:
             check_python_sources(f"give {_INSTEAD}")
         elif self._on_hub():

@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import isabstract
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -183,6 +183,10 @@ def class_of(kind: str) -> type[Tokenizer] | None:
 
 class TokenizerSettings(ABC):
     """A choice of `tokenizer=`; its fields are the keys of `conf/tokenizer/<name>.yaml`."""
+
+    def chat(self) -> Any:
+        """transformers' tokenizer of the model if it has a chat template; else None."""
+        return None
 
     @property
     def learns(self) -> bool:

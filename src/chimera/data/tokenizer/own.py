@@ -71,6 +71,13 @@ class Own(TokenizerSettings):
             return load(folder)
         return from_transformers(str(folder or self.path))
 
+    def chat(self) -> Any:
+        """See `TokenizerSettings.chat`."""
+        if self._ours():
+            return None
+        pretrained = _pretrained(str(self._folder() or self.path))
+        return pretrained if getattr(pretrained, "chat_template", None) else None
+
     def _folder(self) -> Path | None:
         """Local folder of the tokenizer; None for one on the hub.
 
@@ -113,13 +120,8 @@ def from_transformers(name: str) -> Tokenizer:
         UserError: the model has none.
     """
     from tokenizers import Tokenizer as Fast
-    from transformers import AutoTokenizer
 
-    try:
-        pretrained = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"the tokenizer of {name} cannot be loaded ({reason})") from error
+    pretrained = _pretrained(name)
     backend = getattr(pretrained, "backend_tokenizer", None)
     if backend is None:
         raise UserError(f"{name} has no fast tokenizer, which tokenizer=own needs; choose another")
@@ -135,6 +137,16 @@ def from_transformers(name: str) -> Tokenizer:
     tokenizer.template = _template(fast, special)
     fast.encode_special_tokens = True
     return tokenizer
+
+
+def _pretrained(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"the tokenizer of {name} cannot be loaded ({reason})") from error
 
 
 def _special(pretrained: Any) -> SpecialIds:
