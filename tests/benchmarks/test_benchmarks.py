@@ -19,6 +19,7 @@ from benchmarks import (
     data_size,
     decoding,
     forms,
+    graft_cost,
     main_job,
     overhead,
     profile_step,
@@ -122,6 +123,30 @@ def test_decoding(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
     for name, value in (("DIM", 32), ("DEPTH", 1), ("HEADS", 4)):
         monkeypatch.setattr(decoding, name, value)
     assert set(decoding.per_token(["retnet", "attention"], (4, 8))) == {"retnet", "attention"}
+
+
+def test_the_cache_of_a_graft(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = (300, 600)
+    monkeypatch.setattr(graft_cost, "CONTEXTS", lengths)
+    monkeypatch.setattr(graft_cost, "TOKENS", 2)
+    held = {name: of["cache_bytes"] for name, of in graft_cost.main()["models"].items()}
+    keys = [2 * 2 * 32 * 4 * (n + 2) for n in lengths]  # layers, keys and values, width, bytes
+    assert held["base"] == held["alpha_0"] == keys
+    assert held["alpha_1"][0] == held["alpha_1"][1] < keys[0] / 10
+    assert held["max_cache"][0] == held["max_cache"][1]
+    assert held["max_cache"][0] > held["alpha_1"][0]
+    both = [half - base for half, base in zip(held["alpha_half"], keys, strict=True)]
+    assert both[0] == both[1] > 0
+
+
+def test_the_guide_has_the_measured_cost_of_a_graft() -> None:
+    result = json.loads((ROOT / "benchmarks/results/graft_cost.json").read_text())
+    lines = "\n".join(graft_cost.page(result))
+    assert lines in (ROOT / "docs/guide/tptt.md").read_text(encoding="utf-8")
+    models = result["models"]
+    growth = {m: of["prefill_s"][-1] / of["prefill_s"][-2] for m, of in models.items()}
+    assert growth["alpha_1"] < 2.5 < growth["base"]
+    assert growth["max_cache"] < 2.5
 
 
 def test_recall(monkeypatch: pytest.MonkeyPatch) -> None:
