@@ -99,7 +99,7 @@ def test_the_model_and_the_data_are_those_of_the_runs() -> None:
     ]
     cells.append(SimpleNamespace(config={**cells[0].config, "model": {"dim": 16}}))
     results: Any = SimpleNamespace(cells=cells)
-    start = "The runs begin with llama and its trained weights; their data are"
+    start = "The runs begin with path/to/llama and its trained weights; their data are"
     assert notes.begun_with(results) == [f"{start} a.json", f"{start} those of data=instruct"]
 
 
