@@ -136,17 +136,22 @@ class Linear(Protocol):
 
 @runtime_checkable
 class Packable(Protocol):
-    """Optional protocol of layers and embeddings with ternary weights; export packs them by it."""
-
-    def ternary(self) -> tuple[Int8[Tensor, "n d"], Tensor]:
-        """Codes −1, 0, 1 and their scale, [] or [rows 1]: the values of the forward pass."""
+    """Optional protocol of layers and embeddings whose weights an export packs."""
 
     def packed(self, *, cache: bool = False) -> nn.Module:
-        """Module with five weights in a byte; its output equals that of evaluation mode.
+        """Module with packed weights; its output equals that of evaluation mode.
 
         Args:
             cache: also keep the unpacked codes.
         """
+
+
+@runtime_checkable
+class Ternary(Packable, Protocol):
+    """Optional protocol of layers and embeddings with ternary weights, five of them in a byte."""
+
+    def ternary(self) -> tuple[Int8[Tensor, "n d"], Tensor]:
+        """Codes −1, 0, 1 and their scale, [] or [rows 1]: the values of the forward pass."""
 
 
 @runtime_checkable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,19 @@ from typing import Any
 import peft
 import pytest
 import torch
+import yaml
 from mambapy.mamba import Mamba, MambaConfig
 from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from chimera.adapter.adalora import adalora
 from chimera.adapter.dora import dora
@@ -34,6 +41,7 @@ from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.optim.optimizer import components, groups
+from chimera.paths import EXPERIMENTS
 from chimera.quant.shared.packing import packed
 from tests.adapter.kit import TARGETS, batches, bert, logits, of_peft, stir, updates
 from tests.kit import close, uniform
@@ -142,20 +150,19 @@ def test_a_starts_as_a_linear_layer_and_b_at_zero() -> None:
 
 
 def test_saidl_counts() -> None:
-    """24 layers of 768 × 768 at rank 8 and a classifier of two classes (SAIDL Table 10)."""
-    with torch.device("meta"):
-        body = nn.ModuleDict(
-            {
-                f"layer_{n}": nn.ModuleDict({k: nn.Linear(768, 768) for k in ("query", "value")})
-                for n in range(12)
-            }
-        )
-        model = nn.ModuleDict({"body": body, "classifier": nn.Linear(768, 2)})
-        counts = [
-            sum(p.numel() for p in make(deepcopy(model)).parameters() if p.requires_grad)
-            for make in (lora, sora)
-        ]
-    assert counts == [296_450, 296_642]
+    """DeBERTa-v3-base of 184.7 M with each adapter of SAIDL Tables 7 and 10, on its shape alone."""
+    folder = EXPERIMENTS / "saidl/shapes/microsoft/deberta-v3-base"
+    config = AutoConfig.from_pretrained(folder, num_labels=2)
+    patterns = yaml.safe_load((EXPERIMENTS / "saidl/adapters/adalora.yaml").read_text())["adapter"]
+    found = []
+    for make, options in ((lora, {}), (sora, {}), (adalora, patterns)):
+        with torch.device("meta"):
+            model = make(AutoModelForSequenceClassification.from_config(config), **options)
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        found.append((trained, len(updates(model))))
+        if make is lora:
+            assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == 184.7
+    assert found == [(296_450, 24), (296_642, 24), (1_181_954, 48)]
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

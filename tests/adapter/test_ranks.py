@@ -373,6 +373,24 @@ def test_ranks_are_logged_and_the_tested_adapter_is_saved(tmp_path: Path) -> Non
     close(again(**batch).logits, module.model.eval()(**batch).logits, 1e-12)
 
 
+def test_ranks_of_each_validation_in_training_are_kept_and_resumed(tmp_path: Path) -> None:
+    module = Module(sora, gates="ones", threshold="xi", xi=0.4)
+    log = AdapterLog()
+    runner = trainer(tmp_path, 4, [log, GateUpdate()], limit_val_batches=1, val_check_interval=2)
+    runner.fit(module, loader(4), loader(1))
+    assert list(log.history) == ["2", "4"]
+    for step, rank in (("2", 4.0), ("4", 0.0)):
+        found = log.history[step]
+        assert found["rank"] == rank
+        assert found["gate_sparsity"] == 1 - rank / 4
+        assert set(found["alive"].values()) == {rank}
+    runner.validate(module, loader(1), verbose=False)
+    assert list(log.history) == ["2", "4"]
+    again = AdapterLog()
+    again.load_state_dict(log.state_dict())
+    assert again.history == log.history
+
+
 def test_a_model_without_an_adapter_has_no_ranks() -> None:
     assert ranks(bert()) == {}
 

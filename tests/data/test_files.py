@@ -326,6 +326,19 @@ def test_wikitext_documents_are_articles(tmp_path: Path) -> None:
     ]
 
 
+def test_rows_are_joined_as_those_of_hugging_face(tmp_path: Path) -> None:
+    """A row is a line with its end, or nothing for an empty line; a blank line is between two."""
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"wiki.{split}.raw").write_text(f" \n = {split} = \n \n It is a thing . \n")
+    corpus = WikiText2(path=str(tmp_path), join="rows")
+    corpus.check()
+    assert splits_of(corpus)["valid"] == ["\n\n = valid = \n\n\n\n\n It is a thing . \n"]
+    assert corpus.fingerprint() != WikiText2(path=str(tmp_path)).fingerprint()
+    (tmp_path / "wiki.valid.raw").unlink()
+    with pytest.raises(UserError, match=r"data\.join=rows makes one text.*no file for valid$"):
+        corpus.check()
+
+
 def test_wikitext_without_train_divides_valid(tmp_path: Path) -> None:
     (tmp_path / "valid.txt").write_text(ARTICLES)
     (tmp_path / "test.txt").write_text(article("Test"))

@@ -291,7 +291,7 @@ def test_an_export_replaces_only_one_that_is_as_it_was(
     assert export(words) == 0
     before = files()
     assert export([*words, "packed=true"]) == 2
-    assert "has no ternary weights" in capsys.readouterr().err
+    assert "has no ternary or 8-bit weights" in capsys.readouterr().err
     assert files() == before
     assert export(words) == 0
     assert files() == before

@@ -39,7 +39,7 @@ class Sloped(Position):
 class TestWindow(forms.Forms):
     mixer, given = SlidingWindow, {"window": 5}
     options: ClassVar = [
-        *({"position": Sloped, "form": form} for form in ("banded", "dense")),
+        *({"position": Sloped, "form": form} for form in ("banded", "dense", "scores")),
         {"kv_heads": 2},
         {"window": 1},
     ]

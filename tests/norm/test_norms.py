@@ -152,12 +152,27 @@ def test_both_rules_evaluate_the_same_weights() -> None:
     for norm in (chosen, other):
         norm(x)
         norm.eval()
-    assert (chosen.other_rules(), other.other_rules()) == (("token_mean",), ("running_mean",))
+    assert chosen.other_rules() == ("token_mean", "channel_mean")
+    assert other.other_rules() == ("running_mean", "channel_mean")
     before = chosen(x)
     chosen.evaluate_by("token_mean")
     close(chosen(x), other(x), 0.0)
+    chosen.evaluate_by("channel_mean")
+    centred = x - chosen.running_mean
+    close(chosen(x), torch.tanh(chosen.alpha * centred), 1e-12)
     chosen.evaluate_by(None)
     close(chosen(x), before, 0.0)
+
+
+def test_alpha_of_each_channel_starts_as_one_alpha() -> None:
+    one, each = make(), make(alpha_per="channel")
+    x = randn(3, 4, 8)
+    close(each(x), one(x), 0.0)
+    assert each.alpha.shape == (8,)
+    each.set_alpha(0.05)
+    assert (each.alpha == 0.05).all()
+    each(x).square().sum().backward()
+    assert each.alpha.grad.unique().numel() == 8
 
 
 def test_evaluation_of_a_token_does_not_depend_on_the_batch() -> None:

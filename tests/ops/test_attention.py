@@ -30,7 +30,9 @@ def test_is_the_softmax_over_what_a_query_may_see(
     if mask is not None:
         seen = (seen & mask[:, None] | (keys == own))[:, None]
     want = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v.repeat_interleave(4 // g, 1)
-    close(attend(q, k, v, mask=mask, bias=bias, causal=causal), want, 1e-12)
+    for dense in (False, True):
+        y = attend(q, k, v, mask=mask, bias=bias, causal=causal, dense=dense)
+        close(y, want, 1e-12)
 
 
 @pytest.mark.parametrize("padded", [True, False])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from chimera.contract import Ternary
 from chimera.ops import integer
 from chimera.ops import packed as two_bits
 from chimera.ops.trits import pack, unpack, unpack_at
@@ -19,6 +20,7 @@ from chimera.quant.none import FullPrecision
 from chimera.quant.shared.packed import BLOCK, PackedTernaryLinear
 from chimera.quant.shared.packing import byte_report, packed, resident_bytes
 from chimera.quant.ternary_weight import TernaryWeight
+from chimera.quant.uniform import Uniform
 from tests.kit import close
 
 QUANTISERS = {
@@ -48,6 +50,20 @@ class Tiny(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.down[0](self.up(self.embedding(ids)).tanh()))
         return x @ self.table().T + self.bias
+
+
+def test_8_bit_weights_take_a_byte_and_compute_the_same() -> None:
+    model = Tiny(Uniform()).double().eval()
+    ids = torch.randint(13, (4, 9))
+    small = packed(model)
+    close(small(ids), model(ids), 0.0)
+    size = byte_report(model)
+    assert size["up"].packed == 24 * 16 + 8 * (24 + 24)  # codes, scales, biases
+    assert size["embedding"].packed == 13 * 16 + 8 * 13
+    again = packed(Tiny(Uniform()).double().eval())
+    again.load_state_dict(small.state_dict())
+    close(again(ids), small(ids), 0.0)
+    assert not any(isinstance(m, Ternary) for m in model.modules())
 
 
 @pytest.mark.parametrize("shape", [(1,), (5,), (7,), (12, 13), (3, 5, 7)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from chimera.report import figures, markdown, metric_grid, style
+from chimera.report import figures, markdown, metric_grid, rank_figures, style
 from chimera.report.diagram import drawn
 from chimera.report.figures import FLOPS, SECONDS
 from chimera.report.table_results import TableResults, read_results
@@ -211,3 +213,73 @@ def test_a_diagram_is_drawn_with_all_its_boxes_and_frames() -> None:
     inner, outer = sorted(frames, key=lambda patch: patch.get_width())
     assert outer.get_y() == inner.get_y() < texts["+"][1] < inner.get_y() + inner.get_height()
     assert texts["layernorm"][1] < outer.get_y()
+
+
+def test_validations_are_never_cut_off() -> None:
+    """Overfitting raises the loss of validations above that of training."""
+    axis = figures.curves(
+        results(NORMS, {"qdyt": {"validations": [[6, 7.5], [12, 93.0]]}}, 1)
+    ).axes[0]
+    assert axis.get_ylim()[1] >= 93.0
+
+
+def test_times_are_drawn_with_the_published_ones_and_against_the_metric() -> None:
+    table = "saidl/adapters"
+    rows = {"lora": {"wall_seconds": 70.0}, "adalora": {"wall_seconds": 90.0}}
+    found = results(
+        table, {row: {"metrics": {"val/mcc": 0.1}, **more} for row, more in rows.items()}
+    )
+    drawn = figures.times(found)
+    assert drawn is not None
+    published, ours, against = drawn.axes
+    assert [bar.get_width() for bar in published.patches] == [563.9, 361.9]
+    assert [bar.get_width() for bar in ours.patches] == [70.0, 90.0]
+    points = {tuple(map(float, box[0].get_xydata()[0])) for box in against.containers}
+    assert points == {(70.0, 1.1), (90.0, 1.1)}
+    alone = tuple(line for line in found.lines if line.name == "lora")
+    assert figures.times(replace(found, lines=alone)) is None
+
+
+def test_a_perplexity_of_which_only_the_loss_is_printed_is_drawn() -> None:
+    """SAIDL Figure 5 and Table 5 print losses."""
+    rows = {
+        "alibi": {"metrics": {"val/loss": 5.0, "val/perplexity": 9.0, "val/perplexity_2x": 9.0}}
+    }
+    drawn = figures.lengths(results("saidl/extrapolation", rows, 1))
+    assert drawn is not None
+    values = [value for line in drawn.axes[0].lines for value in line.get_ydata()]
+    assert any(value == pytest.approx(math.exp(5.467)) for value in values)
+
+
+def test_ranks_by_block_and_projection_and_by_epoch() -> None:
+    layer = "model.deberta.encoder.layer.{}.attention.self.query_proj"
+    metrics = {"val/rank": 3.0} | {f"alive/{layer.format(n)}": 2.0 + n for n in (0, 11)}
+    metrics |= {f"rank/{layer.format(n)}": 1.0 for n in (0, 11)}
+    epochs = {"1": {"step": 6, "gate_sparsity": 0.25, "rank": 6.0}}
+    rows = {"lr_lambda_001": {"metrics": metrics, "epochs": epochs}, "xi_001": {}}
+    found = results("saidl/lambda", rows, 1)
+    assert rank_figures.maps(found.lines[1])["alive"] == {
+        (0, "query_proj"): 2.0,
+        (11, "query_proj"): 13.0,
+    }
+    heatmaps = rank_figures.heatmaps(found)
+    assert heatmaps is not None
+    shown = [text.get_text() for axis in heatmaps.axes for text in axis.texts]
+    assert shown == ["2", "13", "1", "1"]
+    history = rank_figures.history(found)
+    assert history is not None
+    drawn = [[*map(float, line.get_ydata())] for axis in history.axes for line in axis.lines]
+    assert drawn == [[0.25], [6.0]]
+    none = results(NORMS, {"qdyt": {}}, 1)
+    assert rank_figures.heatmaps(none) is rank_figures.history(none) is None
+
+
+def test_settings_at_the_papers_scale_are_those_without_the_runs_overrides() -> None:
+    """A budget of the command line is not the paper's, nor is a text of one's own."""
+    own = [*SMOKE, "trainer.max_steps=7", "data.seq_len=32"]
+    make(NORMS, {("qdyt", 0): 1.0}, overrides=tuple(own))
+    report = markdown.report(read_results(NORMS, own, [0]))
+    assert re.search(r"trainer.max\\?_steps \| 7 \| (?!7 )\d+ \|", report)
+    (said,) = re.findall(r"^Settings, and in brackets.*$", report, re.M)
+    assert "data pydocs (wikitext2)" in said
+    assert "trainer.max_steps 7 (" in said

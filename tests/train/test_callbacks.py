@@ -24,6 +24,7 @@ STATE_KEYS = {
     "chimera.callback.log.steps.Steps": "Steps",
     "chimera.callback.state.checkpoint.Checkpoints": "Checkpoints",
     "chimera.callback.state.guard.NanGuard": "NanGuard",
+    "chimera.callback.part.adapter.AdapterLog": "AdapterLog",
     "chimera.callback.part.qdyt.QDyTSchedule": "QDyTSchedule",
 }
 

@@ -94,7 +94,7 @@ def test_each_run_has_the_metrics_of_the_other_rule(here: Path) -> None:
         found[mean] = tiny.record(here / mean)
     assert tiny.losses(here / "running") == tiny.losses(here / "token")
     running, token = found["running"], found["token"]
-    assert set(running["other_rules"]) == {"token_mean"}
+    assert set(running["other_rules"]) == {"token_mean", "channel_mean"}
     for key in ("val/loss", "val/perplexity", "val/accuracy"):
         assert running["other_rules"]["token_mean"][key] == token["metrics"][key]
         assert token["other_rules"]["running_mean"][key] == running["metrics"][key]

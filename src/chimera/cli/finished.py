@@ -76,7 +76,7 @@ class Export:
         to: a new or empty folder, or the folder of an earlier export; or a file that ends in
             .gguf, for llama.cpp.
         type: format of the matrices of a .gguf file; tq1_0 and tq2_0 are for ternary weights.
-        packed: store ternary weights in 1.6 bits each.
+        packed: store ternary weights in 1.6 bits each, 8-bit weights in a byte.
         adapter: `merge` adds it to the weights where that is exact; `keep` writes it beside them;
             `alone` writes only the adapter.
         like: folder of the checkpoint of transformers that the run began with; the export then has

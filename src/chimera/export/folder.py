@@ -71,7 +71,7 @@ def export(
     Args:
         run: the run; of its checkpoints the one that its final test was made with.
         to: a new or empty folder, or that of an earlier export, which is replaced.
-        pack: hold ternary weights in 1.6 bits.
+        pack: hold ternary weights in 1.6 bits, 8-bit weights in 8.
         adapter: `merge` it into the weights where that is exact, and keep the rest beside them;
             `keep` all of it beside them; `alone` writes nothing else.
         trust: load the Hugging Face model that the run's configuration names, if it has to be.
@@ -89,7 +89,7 @@ def export(
     sizes = byte_report(model)["total"]
     treatment = treat_adapter(model, adapter)
     if pack and not any(isinstance(module, Packable) for module in model.modules()):
-        raise UserError("packed=true: this model has no ternary weights; leave it out")
+        raise UserError("packed=true: this model has no ternary or 8-bit weights; leave it out")
     about = _about(config, model, restored.task, tokenizer)
     about |= {"packed": pack, "adapter": treatment}
     missing = None

@@ -31,6 +31,8 @@ class Attention(SoftmaxMixer):
         kv_heads: key-value heads g, a divisor of h; None for h, `quarter` for h/4.
         head_dim: width of a head; None for d/h.
         bias: biases in the four projections (ignored by quantisers without biases).
+        form: `dense` holds all scores in memory, as SAIDL's attention seems to; None and `fused`
+            use torch's fused attention.
     """
 
     position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
@@ -49,8 +51,10 @@ class Attention(SoftmaxMixer):
         kv_heads: PositiveInt | Literal["quarter"] | None = None,
         head_dim: PositiveInt | None = None,
         bias: bool = False,
+        form: Literal["fused", "dense"] | None = None,
     ) -> None:
         super().__init__(site, parts, heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias)
+        self.dense = form == "dense"
 
     def init_state(self, batch: int) -> KVCache:
         return self.cache(batch)

@@ -6,7 +6,8 @@
 
 Distances count real tokens. `banded` computes scores of blocks of queries with neighbouring blocks
 of keys only, O(t·w) time and memory. `dense` computes the same numbers as SAIDL does, by masking
-t × t scores: an ablation of local connectivity, without savings. q [b h t k], k and v [b g t k].
+t × t scores: an ablation of local connectivity, without savings. `scores` does so without torch's
+fused kernel, which holds the mask but no scores. q [b h t k], k and v [b g t k].
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class SlidingWindow(SoftmaxMixer):
 
     Args:
         window: w, tokens in the window.
-        form: `banded`, or `dense` for the paper's mask.
+        form: `banded`, or `dense` for the paper's mask, or `scores` for its memory, too.
         heads: query heads h; None for the model's number.
         kv_heads: key-value heads g, a divisor of h; None for h.
         bias: biases in the four projections (ignored by quantisers without biases).
@@ -46,13 +47,14 @@ class SlidingWindow(SoftmaxMixer):
         parts: Parts,
         *,
         window: PositiveInt = 256,
-        form: Literal["banded", "dense"] = "banded",
+        form: Literal["banded", "dense", "scores"] = "banded",
         heads: PositiveInt | None = None,
         kv_heads: PositiveInt | None = None,
         bias: bool = False,
     ) -> None:
         super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
         self.window = window
+        self.dense = form == "scores"
         self.block = min(BLOCK, window) if form == "banded" else None
 
     def init_state(self, batch: int) -> KVCache:

@@ -31,8 +31,12 @@ from chimera.ops.shards import like
 from chimera.ops.straight import recomputing
 
 GAMMA = (0.1, 10.0)  # bounds of a calibrated γ, which is infinite for a channel of zeros
-#: μ by the name of the rule, for runs that are validated by the rule that was not chosen too.
-RULES: dict[str, Literal["running", "token"]] = {"running_mean": "running", "token_mean": "token"}
+#: μ by the name of the rule, for runs that are validated by the rules that were not chosen too.
+RULES: dict[str, Literal["running", "token", "channel"]] = {
+    "running_mean": "running",
+    "token_mean": "token",
+    "channel_mean": "channel",
+}
 
 
 class QDyT(Norm):
@@ -40,6 +44,8 @@ class QDyT(Norm):
 
     Args:
         dim: d.
+        alpha_per: `channel` for an α of each channel («learnable per-channel» in the paper's
+            abstract may mean γ and β alone); None for one α.
         alpha: initial α; the schedule overrides it during warm-up.
         inference_mean: μ in evaluation: `running` (the paper), `channel` (another reading of the
             paper) or `token` (as in training).
@@ -67,6 +73,7 @@ class QDyT(Norm):
         inference_mean: Literal["running", "channel", "token"] = "running",
         momentum: Fraction = 0.1,
         running_from: ProperFraction | None = None,
+        alpha_per: Literal["channel"] | None = None,
     ) -> None:
         super().__init__()
         if running_from is not None and inference_mean == "token":
@@ -75,7 +82,7 @@ class QDyT(Norm):
         self.momentum = momentum
         self.running_from = running_from
         self.settled = False
-        self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
+        self.alpha = nn.Parameter(torch.full((dim if alpha_per else 1,), float(alpha)))
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
         self.register_buffer("running_mean", torch.zeros(dim))

@@ -159,6 +159,7 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
     visible: Bool[Tensor, "b 1 t s"] | None = None,
+    dense: bool = False,
 ) -> Float[Tensor, "b h t v"]:
     """Softmax attention of the last t of s tokens over all s tokens.
 
@@ -169,9 +170,10 @@ def attend(
         causal: exclude keys after the query.
         dropout: probability, applied to the attention weights.
         visible: `allowed` of these tokens, if it is known, or `within`.
+        dense: hold all scores and weights in memory, as attention without a fused kernel does.
     """
     t, s, g = q.shape[2], k.shape[2], k.shape[1]
-    if mask is None and bias is None and visible is None and t == s:
+    if not dense and mask is None and bias is None and visible is None and t == s:
         return sdpa(q, k, v, causal=causal and t > 1, dropout=dropout)
     where = visible
     if where is None:
@@ -180,6 +182,8 @@ def attend(
         where = bias.masked_fill(~where, float("-inf"))
     elif bias is not None:
         where = bias
+    if dense:
+        return unfused(q, k, v, where, dropout=dropout)
     if q.shape[1] != g and t == 1:
         # In a decoding step, all queries of a group share one read of their key head.
         if where is not None and where.shape[1] > 1:
@@ -188,6 +192,29 @@ def attend(
         y = sdpa(q, k, v, where, dropout=dropout)
         return rearrange(y, "b g r v -> b (g r) 1 v")
     return sdpa(q, k, v, where, dropout=dropout)
+
+
+def unfused(
+    q: Float[Tensor, "b h t k"],
+    k: Float[Tensor, "b g s k"],
+    v: Float[Tensor, "b g s v"],
+    where: Tensor | None,
+    *,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b h t v"]:
+    """Attention as it is written: scores, mask, softmax and weights are tensors of their own.
+
+    Args:
+        q, k, v, dropout: as of `attend`.
+        where: as of `sdpa`.
+    """
+    k, v = of_each_query(k, q.shape[1]), of_each_query(v, q.shape[1])
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    if where is not None and where.is_floating_point():
+        scores = scores + where
+    elif where is not None:
+        scores = scores.masked_fill(~where, float("-inf"))
+    return F.dropout(scores.softmax(-1), dropout) @ v
 
 
 def of_each_query(x: Float[Tensor, "b g s k"], heads: int) -> Float[Tensor, "b h s k"]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from chimera.contract import Context
-from chimera.ops.attention import KVCache, sdpa
+from chimera.ops.attention import KVCache, sdpa, unfused
 
 #: (pos_q[… t 1], pos_k[… 1 s]) -> [… t s], True where the query may attend to the key.
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -133,6 +134,7 @@ def attend(
     rule: Rule,
     bias: Bias,
     dropout: float = 0.0,
+    dense: bool = False,
 ) -> Float[Tensor, "b h t k"]:
     """Attention of the last t of s tokens over the keys that `rule` allows.
 
@@ -147,14 +149,18 @@ def attend(
         rule: decides by positions whether a query may attend to a key.
         bias: method `bias` of a `Position`.
         dropout: dropout probability of the attention weights.
+        dense: without blocks, hold all scores in memory.
     """
     if block is None or q.shape[2] <= block:
-        return _dense(q, keys, pos, rule, bias, dropout)
+        form = unfused if dense else sdpa
+        return _dense(q, keys, pos, rule, bias, partial(form, dropout=dropout))
     back = -(-reach // block)
     return _blocked(q, keys, pos, block, back, causal, rule, bias, dropout)
 
 
-def _dense(q: Tensor, keys: KVCache, pos: Tensor, rule: Rule, bias: Bias, dropout: float) -> Tensor:
+def _dense(
+    q: Tensor, keys: KVCache, pos: Tensor, rule: Rule, bias: Bias, form: Callable[..., Tensor]
+) -> Tensor:
     t, s = q.shape[2], keys.k.shape[2]
     diagonal = torch.arange(s - t, s, device=q.device)[:, None] == torch.arange(s, device=q.device)
     visible = rule(pos[..., None], keys.pos[:, None]) & keys.mask[:, None]
@@ -163,7 +169,7 @@ def _dense(q: Tensor, keys: KVCache, pos: Tensor, rule: Rule, bias: Bias, dropou
     scores = bias(pos, keys.pos)
     if scores is not None:
         where = scores.masked_fill(~where, float("-inf"))
-    return sdpa(q, keys.k, keys.v, where, dropout=dropout)
+    return form(q, keys.k, keys.v, where)
 
 
 def _blocked(

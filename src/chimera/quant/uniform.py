@@ -18,7 +18,13 @@ from chimera.contract import Fraction, Role
 from chimera.ops.ternary import integer
 from chimera.quant.shared.codes import PER_CHANNEL, Compute, arithmetic
 from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Ties
-from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
+from chimera.quant.shared.layers import (
+    Embedding,
+    IntegerEmbedding,
+    IntegerLinear,
+    Linear,
+    QuantisedLinear,
+)
 
 FLOATS = (
     "quant.weight_bits=null or quant.activation_bits=null leaves a factor in full precision; set"
@@ -72,12 +78,13 @@ class Uniform:
             return Linear(d_in, d_out, bias=bias, role=role)
         inputs = self._inputs(d_in)
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
-        return QuantisedLinear(d_in, d_out, bias=bias, **options)
+        kind = QuantisedLinear if self.rule is None else IntegerLinear
+        return kind(d_in, d_out, bias=bias, **options)
 
     def embedding(self, entries: int, dim: int) -> nn.Module:
         if self.rule is None or not self.quantise_embedding:
             return Embedding(entries, dim)
-        return QuantisedEmbedding(entries, dim, self.rule)
+        return IntegerEmbedding(entries, dim, self.rule)
 
     def _inputs(self, d_in: int) -> nn.Module:
         if self.bits is None:

@@ -1,4 +1,4 @@
-"""Draw a table: report.png (values), curves.png, budget.png (losses), lengths.png (by length).
+"""Draw a table: report.png (values), curves.png, budget.png (losses), times.png, lengths.png.
 
 The steps of a run cost the same, so both axes of budget.png are its steps times what a step costs:
 matrix products of the training step by the model's count, and the time of a step without
@@ -7,6 +7,7 @@ validations.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from chimera.report import formatting, style
 from chimera.report.comparison import tokens_per_step
 from chimera.report.metric_grid import Family, families
 from chimera.report.style import empty, escaped
-from chimera.report.table_results import Cell, Line, TableResults, metric
+from chimera.report.table_results import FACTS, Cell, Line, TableResults, metric
 from chimera.rundir.steps import smooth, validated
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ FURTHER = 0.16
 #: Titles of the panels of budget.png.
 FLOPS = "training FLOPs (matrix products)"
 SECONDS = "seconds of training steps"
+#: Number in a run's record that is its training time.
+WALL = FACTS["seconds"]
 #: Most points of a drawn line.
 POINTS = 1500
 #: Steps and losses of a run.
@@ -185,6 +188,48 @@ def budget(results: TableResults) -> Figure:
     return figure
 
 
+def times(results: TableResults) -> Figure | None:
+    """Draw the training time of each row, published times, and the metric against the time.
+
+    None if fewer than two rows have a time.
+    """
+    timed = [line for line in results.trained if line.ours and line.measured(WALL)]
+    if len(timed) < 2:
+        return None
+    printed = {line.name: t for line in results.trained if (t := line.printed(WALL)) is not None}
+    figure = empty(11 + 3 * bool(printed), 2.4 + 0.3 * len(results.trained))
+    axes = figure.subplots(1, 2 + bool(printed), squeeze=False)[0]
+    last = axes[-1]
+    for number, line in enumerate(timed):
+        spent = line.measured(WALL)
+        assert spent is not None
+        assert line.ours is not None
+        colour = style.line(number)["color"]
+        bar = {"color": colour, "height": 0.6, "ecolor": "0.5"}
+        axes[-2].barh(number, spent.mean, xerr=spent.std or None, **bar)
+        look = {"color": colour, "marker": style.line(number)["marker"], "linestyle": ""}
+        ends = {"xerr": spent.std or None, "yerr": line.ours.std or None}
+        last.errorbar(spent.mean, line.ours.mean, **ends, capsize=2, label=line.name, **look)
+        if line.name in printed:
+            axes[0].barh(number, printed[line.name], color=PAPER, height=0.6)
+    for axis in axes[:-1]:
+        axis.set_ylim(len(timed) - 0.5, -0.5)
+        axis.set_yticks(range(len(timed)), [])
+        axis.set_xlabel("training time (s)")
+    axes[0].set_yticks(range(len(timed)), [escaped(line.name) for line in timed])
+    if printed:
+        axes[0].set_title("published", fontsize=10)
+    axes[-2].set_title(escaped(style.with_scale("ours", results.scale)), fontsize=10)
+    last.set_xlabel("training time (s)")
+    last.set_ylabel(escaped(style.words(results.table.metric)))
+    for axis in axes:
+        style.tidy(axis)
+        axis.set_axisbelow(True)
+    style.legend(figure, last)
+    figure.suptitle(escaped(results.table.title), fontsize=11)
+    return figure
+
+
 def costs_known(results: TableResults) -> bool:
     """Whether two rows have a run whose FLOPs are known."""
     of_rows = [any(FLOPS in costs(cell) for cell in line.cells) for line in results.trained]
@@ -319,7 +364,7 @@ def _panel(axis: Axes, family: Family, results: TableResults) -> bool:
     for number, line in enumerate(results.lines):
         means = {n: m.mean for n, key in family.keys.items() if (m := line.measured(key))}
         _line(axis, means, number, style.escaped(line.name))
-        printed = {n: v for n, key in family.keys.items() if (v := line.printed(key)) is not None}
+        printed = {n: v for n, key in family.keys.items() if (v := _printed(line, key)) is not None}
         _line(axis, printed, number, None)
         has_published |= bool(printed)
     if family.unit != "block":
@@ -331,6 +376,13 @@ def _panel(axis: Axes, family: Family, results: TableResults) -> bool:
     axis.set_xlabel(family.unit)
     style.tidy(axis)
     return has_published
+
+
+def _printed(line: Line, key: str) -> float | None:
+    """A published value; that of a perplexity follows from its loss where only that is printed."""
+    value = line.printed(key)
+    loss = line.printed(key.replace("perplexity", "loss"))
+    return math.exp(loss) if value is None and loss is not None and "perplexity" in key else value
 
 
 def _line(axis: Axes, points: Mapping[int, float], number: int, label: str | None) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any
 
 from chimera.config.tables import Published, title_of
 from chimera.paths import CONF
-from chimera.report import figures, formatting, metric_grid, notes, provenance
+from chimera.report import formatting, metric_grid, notes, provenance
 from chimera.report.formatting import Markdown, block, cell, code, codes, markdown
 from chimera.report.stats import LEVEL, Difference
 from chimera.report.table_results import Cell, Line, TableResults
@@ -18,8 +18,13 @@ from chimera.report.table_results import Cell, Line, TableResults
 MAX_PUBLISHED_COLUMNS = 4
 
 
-def report(results: TableResults) -> str:
-    """Contents of report.md; the same runs give the same text."""
+def report(results: TableResults, pictures: Set[str] = frozenset(("report", "curves"))) -> str:
+    """Contents of report.md; the same runs give the same text.
+
+    Args:
+        results: of the table.
+        pictures: names of its figures.
+    """
     text = _rendered(
         "report.md.jinja",
         results=results,
@@ -31,7 +36,7 @@ def report(results: TableResults) -> str:
         tested=any(line.difference and line.difference.std is not None for line in results.lines),
         interval=f"{1 - LEVEL:.0%}",
         main_table=table(results),
-        costs_known=figures.costs_known(results),
+        pictures=pictures,
         metric_grid=metric_grid,
         published_grid=_published_grid(results),
         published_notes=_published_notes(results),

@@ -31,7 +31,7 @@ NAMES = {"name", "seed", "choices.preset", "choices.scale", "table", *NOT_IDENTI
 
 def shared_settings(results: TableResults) -> list[tuple[str, str, str]]:
     """(key, value here, value at scale=paper) of the settings in SHOWN; `by row` if rows differ."""
-    paper = results.at_paper_scale.values()
+    paper = [config for config in results.at_paper_scale.values() if config]
     return [
         (
             _name(key),
@@ -40,6 +40,16 @@ def shared_settings(results: TableResults) -> list[tuple[str, str, str]]:
         )
         for key in SHOWN
     ]
+
+
+def not_the_papers(results: TableResults) -> str:
+    """The settings of all runs that are others at scale=paper; empty if none is."""
+    said = [
+        f"{name} {here or 'none'} ({paper})"
+        for name, here, paper in shared_settings(results)
+        if paper and here != paper and "by row" not in (here, paper)
+    ]
+    return f"Settings, and in brackets those at scale=paper: {', '.join(said)}" if said else ""
 
 
 def _common(values: Iterable[object]) -> str:

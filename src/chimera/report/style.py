@@ -105,15 +105,21 @@ def band(axis: Axes, x: Any, mean: Any, low: Any, high: Any, number: int, label:
 
 
 def clip(axis: Axes) -> None:
-    """End an axis of losses above those that follow the first tenth of each line.
+    """End an axis of losses above those that follow the first tenth of each line, and all points.
 
-    The first losses fall from that of chance, ln V: they would take most of the height.
+    The first losses fall from that of chance, ln V: they would take most of the height. Points are
+    validations, whose rise a reader must see.
     """
     import numpy as np
 
-    drawn = (line for line in axis.lines if line.get_linestyle() != "None")
-    lines = [losses for line in drawn if (losses := np.asarray(line.get_ydata(), float)).size]
-    later = [losses[max(1, len(losses) // 10) :] if len(losses) > 1 else losses for losses in lines]
+    drawn = [line for line in axis.lines if np.asarray(line.get_ydata()).size]
+    later = [
+        losses[max(1, len(losses) // 10) :]
+        if line.get_linestyle() != "None" and len(losses) > 1
+        else losses
+        for line in drawn
+        for losses in (np.asarray(line.get_ydata(), float),)
+    ]
     finite = [loss for losses in later for loss in losses[np.isfinite(losses)]]
     low, high = axis.get_ylim()
     if finite and max(finite) < high:

@@ -335,11 +335,13 @@ class TableResults:
 
     @cached_property
     def at_paper_scale(self) -> dict[str, dict[str, Any]]:
-        """Flat configuration of each row at scale=paper; empty for rows that do not compose."""
+        """Flat configuration of each row at scale=paper; empty for rows that do not compose.
+
+        Without the overrides of these runs, whose budgets and data are not the paper's.
+        """
         configs: dict[str, dict[str, Any]] = {line.name: {} for line in self.lines}
         if "paper" in groups().get("scale", []):
-            overrides = [text for text in self.overrides if not text.startswith(SCALE)]
-            for job in jobs(self.table, [*overrides, f"{SCALE}paper"], self.seeds[:1]):
+            for job in jobs(self.table, [f"{SCALE}paper"], self.seeds[:1]):
                 with suppress(UserError):
                     configs[job.row] = flatten(plain(compose(list(job.overrides))))
         return configs

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from chimera.config.tables import Table
 from chimera.paths import home
-from chimera.report import figures, formatting, markdown
+from chimera.report import figures, formatting, markdown, rank_figures
 from chimera.report.formatting import latex
 from chimera.report.style import save
 from chimera.report.table_results import FACTS, Configs, Line, TableResults, read_results
@@ -34,10 +34,10 @@ def write(
     configs: Configs | None = None,
     forms: Sequence[str] = ("png",),
 ) -> TableResults:
-    """Write report.md, .csv, .tex, and the figures report and curves.
+    """Write report.md, .csv, .tex, and its figures.
 
-    Writes the figure `budget` too if FLOPs are known, and `lengths` if runs have metrics by length
-    or layer.
+    Figures other than `report` and `curves` are written if the runs have the numbers: `budget`
+    FLOPs, `times` times, `lengths` metrics by length or layer, `ranks` and `gates` adapters.
 
     Args:
         table: the table or its name.
@@ -53,15 +53,21 @@ def write(
     results = read_results(table, overrides, seeds, configs)
     folder = out or report_folder(results)
     make_folder(folder, of=folder, key="out")
-    write_atomic(folder / "report.md", markdown.report(results))
+    drawn = {
+        "report": figures.bars(results),
+        "curves": figures.curves(results),
+        "budget": figures.budget(results) if figures.costs_known(results) else None,
+        "times": figures.times(results),
+        "lengths": figures.lengths(results),
+        "ranks": rank_figures.heatmaps(results),
+        "gates": rank_figures.history(results),
+    }
+    pictures = {name: figure for name, figure in drawn.items() if figure is not None}
+    write_atomic(folder / "report.md", markdown.report(results, set(pictures)))
     write_atomic(folder / "report.csv", comma_separated(results))
     write_atomic(folder / "report.tex", booktabs(results))
-    save(figures.bars(results), folder / "report.png", forms)
-    save(figures.curves(results), folder / "curves.png", forms)
-    if figures.costs_known(results):
-        save(figures.budget(results), folder / "budget.png", forms)
-    if lengths := figures.lengths(results):
-        save(lengths, folder / "lengths.png", forms)
+    for name, figure in pictures.items():
+        save(figure, folder / f"{name}.png", forms)
     return results
 
 

@@ -35,7 +35,7 @@ class CausalLM(LanguageTask):
         longer: multiples of data.seq_len at which the trained model is also validated, on the same
             tokens (SAIDL Fig. 5): `val/loss_2x`, `val/perplexity_2x`.
         cost_at: lengths at which a training step and a forward pass of the trained model are timed,
-            batch 1 (SAIDL Table 16): `cost/tokens_per_second@4096`, `latency_ms`, `peak_mb`.
+            batch 1 (SAIDL Table 16): `cost/tokens_per_second@4096`, `latency_ms`, memory.
     """
 
     causal = True

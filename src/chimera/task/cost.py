@@ -4,8 +4,8 @@ FLOPs are counted on a copy without numbers (`ops.flops`).
 
 Speed and memory (SAIDL Table 16): batch 1, five steps. The latency is that of a forward pass, the
 throughput that of a whole training step (1260 ms and 4096/803 s at 4096 tokens). Memory on a GPU is
-the allocator's allocated and reserved memory. On a CPU it is the resident set of the process, which
-includes weights and optimiser state.
+the allocator's allocated and reserved memory, in 10⁶ bytes as the paper's. On a CPU it is the
+resident set of the process, which includes weights and optimiser state.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def labelled(model: nn.Module, counter: Count) -> Iterator[None]:
 
 
 def cost(model: nn.Module, length: int, vocab_size: int, at_once: int) -> dict[str, float]:
-    """Measure `tokens_per_second` of training, `latency_ms` of a forward pass, and `peak_mb`.
+    """Measure `tokens_per_second` of training, `latency_ms` of a forward pass, and memory.
 
     The tokens are random; the learning rate is 0, so the weights do not change.
 
@@ -193,11 +193,11 @@ def _reset_peak(device: torch.device) -> None:
 def _peak(device: torch.device) -> dict[str, float]:
     if device.type == "cuda":
         return {
-            "peak_allocated_mb": torch.cuda.max_memory_allocated(device) / 2**20,
-            "peak_mb": torch.cuda.max_memory_reserved(device) / 2**20,
+            "allocated_mb": torch.cuda.max_memory_allocated(device) / 1e6,
+            "reserved_mb": torch.cuda.max_memory_reserved(device) / 1e6,
         }
     status = Path("/proc/self/status")
     if status.exists():
         line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
-        return {"peak_mb": int(line.split()[1]) / 2**10}
-    return {"peak_mb": peak_memory_gb() * 1e9 / 2**20}
+        return {"resident_mb": int(line.split()[1]) * 1024 / 1e6}
+    return {"resident_mb": peak_memory_gb() * 1e3}

@@ -13,7 +13,7 @@ import torch
 from hydra.utils import instantiate
 from torch import nn
 
-from chimera.contract import Packable
+from chimera.contract import Ternary
 from chimera.model.assemble import unfilled
 from chimera.model.diagram import mermaid
 from chimera.optim.optimizer import components
@@ -84,7 +84,7 @@ def parameters_by_component(model: nn.Module) -> dict[str, int]:
 
 def ternary_weights(model: nn.Module) -> list[nn.Parameter]:
     """Latent weights of the ternary layers, and of a ternary table; a shared one counts once."""
-    layers = (module for module in model.modules() if isinstance(module, Packable))
+    layers = (module for module in model.modules() if isinstance(module, Ternary))
     weights = (getattr(layer, "weight", None) for layer in layers)
     return list({id(w): w for w in weights if isinstance(w, nn.Parameter)}.values())
 

@@ -25,6 +25,7 @@ import torch
 from chimera.callback import find
 from chimera.callback.log.metrics import peak_memory_gb
 from chimera.callback.log.steps import Steps
+from chimera.callback.part.adapter import AdapterLog
 from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.guard import NanGuard
 from chimera.config.scale import PAST, past_bounds
@@ -80,13 +81,17 @@ def facts_after(trainer: pl.Trainer) -> dict[str, Any]:
     checkpoints = find(trainer, Checkpoints)
     guard = find(trainer, NanGuard)
     log = RunDir(Path(trainer.default_root_dir)).steps
+    by_epoch = epochs(log, checkpoints.validations, checkpoints.scores)
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for epoch in by_epoch.values() if isinstance(callback, AdapterLog) else ():
+            epoch.update(callback.history.get(str(epoch["step"]), {}))
     return {
         "tokens_per_second": steps.tokens_per_second,
         "peak_memory_gb": peak_memory_gb(),
         "wall_seconds": steps.wall_seconds,
         "steps": trainer.global_step,
         "validations": checkpoints.validations,
-        "epochs": epochs(log, checkpoints.validations, checkpoints.scores),
+        "epochs": by_epoch,
         "skipped": {"not_finite": guard.skipped, "scaler": guard.scaler_skipped},
     }
 

@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from chimera.contract import Context, Mixer, Norm, Packable
+from chimera.contract import Context, Mixer, Norm, Ternary
 from chimera.safe_io import replacing
 from chimera.types import NonNegativeInt, PositiveInt
 
@@ -244,7 +244,7 @@ def ternary_weights(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
     found = {}
     for name, module in model.named_modules():
         weight = getattr(module, "weight", None)
-        if isinstance(module, Packable) and isinstance(weight, nn.Parameter):
+        if isinstance(module, Ternary) and isinstance(weight, nn.Parameter):
             codes, scale = module.ternary()
             values = (weight.float() / scale.float().clamp(min=1e-30)).reshape(-1)
             stride = max(1, values.numel() // VALUES)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 
 from chimera.adapter.shared import files
 from chimera.adapter.shared.low_rank import adapted
+from chimera.callback import parts_with
 
 
 class AdapterLog(Callback):
@@ -20,8 +23,9 @@ class AdapterLog(Callback):
 
     At each validation it logs `val/adapted`, the number of adapted layers; `val/entropy_rank` and
     `val/rank`, the means over them of the entropy rank and of the number of nonzero directions;
-    `rank/<layer>` and `alive/<layer>` of each, and `rank/layer_<n>`, the mean of a block. After the
-    final test it writes `adapter/` in the run's directory.
+    `rank/<layer>` and `alive/<layer>` of each, and `rank/layer_<n>`, the mean of a block. It keeps
+    those of every validation in training, for run.json. After the final test it writes `adapter/`
+    in the run's directory.
 
     Args:
         save: write the files.
@@ -29,10 +33,22 @@ class AdapterLog(Callback):
 
     def __init__(self, *, save: bool = True) -> None:
         self.save = save
+        self.history: dict[str, dict[str, Any]] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": self.history} if self.history else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.history = dict(state_dict.get("history", {}))
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            pl_module.log_dict(ranks(pl_module.get_submodule("model")))
+        if trainer.sanity_checking:
+            return
+        model = pl_module.get_submodule("model")
+        log = ranks(model)
+        pl_module.log_dict(log)
+        if log and trainer.state.fn == TrainerFn.FITTING:
+            self.history[str(trainer.global_step)] = summary(model, log)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         model = pl_module.get_submodule("model")
@@ -40,6 +56,24 @@ class AdapterLog(Callback):
             folder = Path(trainer.default_root_dir) / "adapter"
             named = getattr(model, "model", model)  # of transformers, whose names peft knows
             files.save(named, folder, write=trainer.is_global_zero)
+
+
+def summary(model: nn.Module, log: dict[str, float]) -> dict[str, Any]:
+    """What run.json says of an epoch: mean ranks, share of zero directions, nonzero ones by layer.
+
+    Args:
+        model: with an adapter.
+        log: its `ranks`.
+    """
+    start = "alive/"
+    alive = {key.removeprefix(start): n for key, n in log.items() if key.startswith(start)}
+    size = sum(part.nonzero_directions().numel() for part in parts_with(model, "effective_rank"))
+    return {
+        "rank": log["val/rank"],
+        "entropy_rank": log["val/entropy_rank"],
+        "gate_sparsity": 1 - sum(alive.values()) / size,
+        "alive": alive,
+    }
 
 
 def ranks(model: nn.Module) -> dict[str, float]:

@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from chimera.data.corpus.base import StreamedText
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprints, fingerprint_of
 from chimera.data.source.files import Repeatable, read_lines, split_of
-from chimera.data.source.splits import Sources, Split, bounded, shares_of
+from chimera.data.source.splits import SHARES, Sources, Split, bounded, shares_of
 from chimera.errors import UserError
 
 HUB = ("Salesforce/wikitext", "wikitext-2-raw-v1")
@@ -33,15 +34,24 @@ class WikiText2(StreamedText):
     Args:
         path: a folder with files for the splits; None reads from the hub.
         config: configuration of the hub's data set; None is WikiText-2.
+        join: `rows` for one text a split: the rows of Hugging Face's data set, of which each line
+            is one, with a blank line between two. As SAIDL's step counts imply, it has 2.4 % more
+            tokens of GPT-2 than articles. None joins articles.
     """
 
     path: str | None = None
     config: str | None = None
+    join: Literal["rows"] | None = None
 
     def check(self) -> None:
         """See `Data.check`."""
         if self.path is None:
             hub.check_dataset(*self._on_hub, _INSTEAD)
+        elif missing := (self.join and {*SHARES} - self._files(self.path).keys()):
+            raise UserError(
+                f"data.join=rows makes one text of a split, so none can be taken from it;"
+                f" data.path={self.path} has no file for {' and '.join(sorted(missing))}"
+            )
         else:
             self._files(self.path)
 
@@ -52,7 +62,8 @@ class WikiText2(StreamedText):
             files = sorted(self._files(self.path).items())
             digests = file_fingerprints([file for _, file in files], self.cache)
             source = [(split, digest) for (split, _), digest in zip(files, digests, strict=True)]
-        return fingerprint_of("wikitext2", 1, source, self.max_bytes, *self.variant)
+        join = (self.join,) if self.join else ()
+        return fingerprint_of("wikitext2", 1, source, self.max_bytes, *self.variant, *join)
 
     @property
     def where(self) -> str:
@@ -60,7 +71,7 @@ class WikiText2(StreamedText):
         return self.path or HUB[0]
 
     def sources(self) -> Sources:
-        """Articles by the splits of the source."""
+        """Articles, or one text, by the splits of the source."""
         lines: dict[Split, Iterable[str]]
         if self.path is None:
             lines = hub.load_rows(*self._on_hub, "text", _INSTEAD)
@@ -68,7 +79,8 @@ class WikiText2(StreamedText):
             lines = {s: Repeatable(read_lines, f) for s, f in self._files(self.path).items()}
         shares = shares_of(lines)
         max_bytes = {s: self.max_bytes and self.max_bytes * shares[s] for s in lines}
-        return {s: [Repeatable(articles, rows, max_bytes[s])] for s, rows in lines.items()}
+        texts = joined_rows if self.join else articles
+        return {s: [Repeatable(texts, rows, max_bytes[s])] for s, rows in lines.items()}
 
     @property
     def _on_hub(self) -> tuple[str, str]:
@@ -90,6 +102,22 @@ class WikiText2(StreamedText):
 def articles(lines: Iterable[str], max_bytes: float | None = None) -> Iterator[str]:
     """Join lines to articles without blank lines, up to `max_bytes` of text."""
     return bounded(_joined(lines), max_bytes)
+
+
+def joined_rows(lines: Iterable[str], max_bytes: float | None = None) -> Iterator[str]:
+    """One text of all rows, up to about `max_bytes`.
+
+    A row of Hugging Face's data set is a line with its end, and an empty line has none.
+    """
+    rows = list[str]()
+    size = 0
+    for line in lines:
+        rows.append(line.rstrip("\n") + "\n" if line.strip() else "")
+        size += len(rows[-1].encode()) + 2
+        if max_bytes is not None and size >= max_bytes:
+            break
+    if rows:
+        yield "\n\n".join(rows)
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:

@@ -36,6 +36,8 @@ class SoftmaxMixer(Mixer):
     """
 
     component = "attention"
+    #: Whether scores are held in memory.
+    dense = False
     position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
 
     def __init__(
@@ -118,8 +120,9 @@ class SoftmaxMixer(Mixer):
             given = [bias for bias in (scores, by_content) if bias is not None]
             scores = given[0] + given[1] if len(given) > 1 else given[0] if given else None
         y = attend(
-            q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout, visible=visible
-        )
+            q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout, visible=visible,
+            dense=self.dense,
+        )  # fmt: skip
         return y, cache
 
     def _visible(self, ctx: Context) -> Tensor | None:
@@ -154,6 +157,7 @@ class SoftmaxMixer(Mixer):
             rule=rule,
             bias=self.position.bias,
             dropout=self._dropout(),
+            dense=self.dense,
         )
         return y, cache
 

@@ -25,7 +25,12 @@ from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
 from chimera.quant.shared.codes import CodeCache
 from chimera.quant.shared.inputs import on_grid, rounded
-from chimera.quant.shared.packed import PackedTernaryEmbedding, PackedTernaryLinear
+from chimera.quant.shared.packed import (
+    PackedIntegerEmbedding,
+    PackedIntegerLinear,
+    PackedTernaryEmbedding,
+    PackedTernaryLinear,
+)
 
 
 class Linear(nn.Linear):
@@ -144,6 +149,14 @@ class TernaryLinear(QuantisedLinear):
         return PackedTernaryLinear(self, cache=cache)
 
 
+class IntegerLinear(QuantisedLinear):
+    """Quantised linear layer with an integer rule of at most 8 bits."""
+
+    def packed(self, *, cache: bool = False) -> PackedIntegerLinear:
+        """Layer for inference with a weight in a byte."""
+        return PackedIntegerLinear(self)
+
+
 class QuantisedEmbedding(Embedding):
     """Embedding with a quantised table (BitEmbedding, TITAN eq. 17)."""
 
@@ -157,6 +170,14 @@ class QuantisedEmbedding(Embedding):
     def forward(self, ids: Int[Tensor, "*b"]) -> Float[Tensor, "*b d"]:
         rows = super().forward(ids)
         return straight(rows, self.rule.quantised(rows, self.weight))
+
+
+class IntegerEmbedding(QuantisedEmbedding):
+    """Quantised embedding with an integer rule of at most 8 bits."""
+
+    def packed(self, *, cache: bool = False) -> PackedIntegerEmbedding:
+        """Embedding for inference with a number in a byte."""
+        return PackedIntegerEmbedding(self)
 
 
 class TernaryEmbedding(QuantisedEmbedding):

@@ -1,4 +1,4 @@
-"""Ternary layers with packed weights, for inference (SPEC Q7).
+"""Ternary and 8-bit layers with packed weights, for inference (SPEC Q7).
 
     y = (inputs(x) · Cᵀ) ⊙ scale + b,   C ∈ {−1, 0, 1} stored in base 3: 8/5 = 1.6 bits each;
                                          linear layers hold it in 2 bits each
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
-from chimera.contract import Packable, Role
+from chimera.contract import Role, Ternary
 from chimera.ops import packed as products
 from chimera.ops import two_bits
 from chimera.ops.integer import product, product_dtype
@@ -39,7 +39,7 @@ class Packed(nn.Module):
     scale: Tensor
     codes: Tensor | None
 
-    def __init__(self, source: Packable, *, cache: bool = False) -> None:
+    def __init__(self, source: Ternary, *, cache: bool = False) -> None:
         super().__init__()
         codes, scale = source.ternary()
         self.shape = codes.shape
@@ -80,7 +80,7 @@ class PackedTernaryLinear(nn.Module):
     keeps a float copy. Gradients of x go through the blocks.
 
     Args:
-        source: trained layer: `Packable`, with `role`, `inputs` and `bias`.
+        source: trained layer: `Ternary`, with `role`, `inputs` and `bias`.
         cache: keep the codes in one byte each from the first call on, where no kernel serves.
     """
 
@@ -206,3 +206,59 @@ class PackedTernaryEmbedding(Packed):
     def table(self) -> Float[Tensor, "entries d"]:
         """Quantised table, [entries d]."""
         return self.cached() * self.scale if self.cache else self.weight
+
+
+class PackedInteger(nn.Module):
+    """Integer codes, one in a byte, and their scale [rows 1].
+
+    Args:
+        source: trained layer or embedding with an integer `rule` of at most 8 bits.
+    """
+
+    codes: Tensor
+    scale: Tensor
+
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        codes, scale = source.rule.codes(source.weight)
+        self.register_buffer("codes", codes.to(torch.int8))
+        self.register_buffer("scale", scale.detach().clone())
+
+    @property
+    def weight(self) -> Float[Tensor, "n d"]:
+        """Quantised weight of the trained layer."""
+        return self.codes * self.scale
+
+
+class PackedIntegerLinear(PackedInteger):
+    """Linear layer whose weights take a byte each, in memory too; for inference."""
+
+    bias: Tensor | None
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        self.role: Role = source.role
+        self.inputs = copy.deepcopy(source.inputs).eval()
+        bias = source.bias
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def train(self, mode: bool = True) -> PackedIntegerLinear:
+        """Stay in evaluation mode: packed weights are not trained."""
+        return super().train(False)
+
+    def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        weight = self.weight.to(x.dtype)
+        return F.linear(self.inputs(widen(x)).to(x.dtype), weight, self.bias)
+
+
+class PackedIntegerEmbedding(PackedInteger):
+    """Embedding whose entries take a byte a number; `table()` serves a tied head."""
+
+    component = "embedding"
+
+    def forward(self, ids: Int[Tensor, "*b"]) -> Float[Tensor, "*b d"]:
+        return F.embedding(ids, self.codes) * self.scale[ids]
+
+    def table(self) -> Float[Tensor, "entries d"]:
+        """Quantised table, [entries d]."""
+        return self.weight

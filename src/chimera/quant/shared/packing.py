@@ -1,4 +1,4 @@
-"""Pack ternary models for export, and count their bytes (SPEC Q7, E8; TITAN 5.4, QDYT Size column).
+"""Pack quantised models for export, and count their bytes (SPEC Q7, E8; TITAN 5.4, QDYT's Size).
 
 `packed(model)` is a copy in which every `Packable` layer has packed weights. Its state dict, with
 five weights in a byte, is the export. The export loads, bit for bit, into `packed` of any model of
@@ -17,7 +17,7 @@ from chimera.contract import Packable
 
 
 def packed(model: nn.Module, *, cache: bool = False) -> nn.Module:
-    """Copy `model` for inference, with packed ternary layers.
+    """Copy `model` for inference, with packed layers.
 
     Args:
         model: trained model, or an untrained one to load an export into.
@@ -51,8 +51,8 @@ class Bytes(NamedTuple):
 def byte_report(model: nn.Module) -> dict[str, Bytes]:
     """Bytes of a trained model by role; parameters without a role are `other`, the sum is `total`.
 
-    `packed` is the size of an export: codes, scales and input state of ternary layers, all other
-    tensors in their dtype. A shared table counts once.
+    `packed` is the size of an export: codes, scales and input state of ternary and 8-bit layers,
+    all other tensors in their dtype. A shared table counts once.
     """
     report: dict[str, Bytes] = {}
     seen: set[nn.Parameter] = set()
