@@ -6,6 +6,7 @@ Those with shared experts and loss-free balancing against loops over tokens, on 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,12 @@ from chimera.ops.routing import balance
 from tests.kit import close, ctx, double, grads, parts, ragged, site
 from tests.ops.processes import together
 from tests.reference import moe as reference
+
+
+@pytest.fixture(autouse=True, params=[(), ("cpu",)], ids=["groups", "seats"])
+def _both_forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each expert runs on its own rows, or on as many as its capacity, as on a GPU."""
+    monkeypatch.setattr("chimera.ffn.moe.SEATED", request.param)
 
 
 def build(causal: bool = False, **options: Any) -> MoE:
@@ -70,6 +77,28 @@ def test_capacity_is_that_of_the_naive_form(causal: bool, of: str, factor: float
     )
     close(out.y.flatten(0, 1), y)
     close(float(out.stats["drop_rate"]), pytest.approx(1 - sum(served) / 52, abs=1e-6))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_equally_many_rows_for_each_expert_change_no_number(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, padding and dropped choices; the outputs and all gradients."""
+    moe = build(causal, capacity_factor=0.7).train()
+    for expert in moe.experts:
+        expert.dropout = 0.3
+    mask = ragged([9, 4, 7], left=False)
+    x = rows(3, 9).requires_grad_()
+    given = replace(ctx(mask), draws=torch.arange(27).view(3, 9))
+    found = []
+    for form in ((), ("cpu",)):
+        monkeypatch.setattr("chimera.ffn.moe.SEATED", form)
+        out = moe(x, given)
+        loss = out.y.square().sum() + out.aux["balance"]
+        found.append([out.y, *out.aux.values(), *out.stats.values()])
+        found[-1] += grads(loss, [x, *moe.parameters()])
+    close(found[1], found[0])
+    assert float(out.stats["drop_rate"]) > 0
 
 
 def even(choices: int, **options: Any) -> Out:

@@ -7,7 +7,7 @@
 T is the number of real tokens that this process has; padding is not routed and has y = 0. One sort
 groups choices by expert. Each expert runs on its rows only: k·T rows in total, for any N. The
 numbers of rows are fetched from the device once per layer, which also breaks the graph of
-torch.compile.
+torch.compile. On a GPU, experts with a capacity have C rows each instead, some of them empty.
 
 Eq. 45 itself has C = ⌈CF · T / N⌉, which counts tokens, but each token has k = 2 choices: even a
 perfectly even router drops 1 − 1.25/2 = 37.5 % of the choices in training, and evaluation drops
@@ -20,14 +20,18 @@ depend on other sequences of the batch.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from einops import rearrange
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Context, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
-from chimera.ffn.shared.experts import as_rows, load_stats, run_experts
-from chimera.ops.routing import balance, blend, group, probabilities
+from chimera.ffn.shared.experts import as_rows, load_stats, run_experts, run_seated
+from chimera.ops.routing import Groups, Seats, balance, blend, group, probabilities, seat
+
+#: Devices on which experts with a capacity have a fixed number of rows: a wait for these numbers
+#: takes longer there than the rows that stay empty.
+SEATED = ("cuda",)
 
 
 class MoE(FFN):
@@ -81,15 +85,15 @@ class MoE(FFN):
         gates, chosen = probs.topk(self.top_k, dim=-1)
         if self.top_k > 1:
             gates = gates / gates.sum(-1, keepdim=True)
-        groups = group(
-            chosen,
-            gates,
-            real,
-            count=len(self.experts),
-            capacity=self.capacity[self.training],
-            in_order=self.causal,
-        )
-        y, inner = run_experts(self.experts, rows, ctx, groups, training=self.training)
+        capacity = self.capacity[self.training]
+        how: dict[str, Any] = {"count": len(self.experts), "in_order": self.causal}
+        groups: Groups | Seats
+        if capacity is not None and rows.device.type in SEATED:
+            groups = seat(chosen, gates, real, capacity=capacity, **how)
+            y, inner = run_seated(self.experts, rows, ctx, groups)
+        else:
+            groups = group(chosen, gates, real, capacity=capacity, **how)
+            y, inner = run_experts(self.experts, rows, ctx, groups, training=self.training)
         return Out(
             rearrange(y, "(b t) d -> b t d", b=x.shape[0]),
             aux=blend((1.0, {"balance": balance(probs, chosen[:, 0], real)}), (1.0, inner)),

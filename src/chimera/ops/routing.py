@@ -126,11 +126,7 @@ def group(
             tokens; False if all first choices come before all second choices.
     """
     n, k = experts.shape
-    pattern = "n k -> (n k)" if in_order else "n k -> (k n)"
-    choices = rearrange(experts, pattern)
-    if real is not None:
-        choices = choices.masked_fill(~rearrange(real[:, None].expand(n, k), pattern), count)
-    choices, slots = choices.sort(stable=True)
+    choices, slots = _by_expert(experts, real, count, in_order)
     # The only synchronisation with the device: group sizes are needed on the host.
     if numberless(choices):  # shapes alone are computed: as an even router
         edges = [len(choices) * expert // count for expert in range(count + 1)]
@@ -144,7 +140,63 @@ def group(
         sizes = [min(size, limit) for size in sizes]
     slots = torch.cat([slots[at : at + size] for at, size in zip(edges, sizes, strict=False)])
     tokens = slots // k if in_order else slots % n
-    return Groups(tokens, rearrange(gates, pattern).index_select(0, slots), sizes, demand)
+    gates = rearrange(gates, _pattern(in_order)).index_select(0, slots)
+    return Groups(tokens, gates, sizes, demand)
+
+
+class Seats(NamedTuple):
+    """Tokens by expert, in equally many rows for each: indices and gates; `taken` rows are real.
+
+    `demand` is the number of choices of each expert before dropping.
+    """
+
+    tokens: Int[Tensor, "e c"]
+    gates: Float[Tensor, "e c"]
+    taken: Bool[Tensor, "e c"]
+    demand: Int[Tensor, " e"]
+
+
+def seat(
+    experts: Int[Tensor, "n k"],
+    gates: Float[Tensor, "n k"],
+    real: Bool[Tensor, " n"] | None,
+    *,
+    count: int,
+    capacity: float,
+    in_order: bool = False,
+) -> Seats:
+    """The same choices as `group` with a capacity, in shapes that no number of a device decides.
+
+    The host waits for nothing, and computes padding where an expert is not full: on a GPU that is
+    less than the wait. Arguments are those of `group`.
+    """
+    n, k = experts.shape
+    choices, slots = _by_expert(experts, real, count, in_order)
+    edges = torch.searchsorted(choices, torch.arange(count + 1, device=choices.device))
+    demand = edges.diff()
+    limit = ((edges[-1:] // k).double() * capacity - 1e-9).ceil().long()
+    seats = torch.arange(min(n, math.ceil(capacity * n - 1e-9)), device=edges.device)
+    taken = seats < torch.minimum(demand, limit)[:, None]
+    chosen = slots[(edges[:-1, None] + seats).clamp(max=n * k - 1)]
+    tokens = chosen // k if in_order else chosen % n
+    found = rearrange(gates, _pattern(in_order)).index_select(0, chosen.flatten())
+    return Seats(tokens, found.view_as(taken).masked_fill(~taken, 0.0), taken, demand)
+
+
+def _pattern(in_order: bool) -> str:
+    return "n k -> (n k)" if in_order else "n k -> (k n)"
+
+
+def _by_expert(
+    experts: Int[Tensor, "n k"], real: Bool[Tensor, " n"] | None, count: int, in_order: bool
+) -> tuple[Tensor, Tensor]:
+    """Choices sorted by expert, those of padding at the end, and the slots that they had."""
+    pattern = _pattern(in_order)
+    choices = rearrange(experts, pattern)
+    if real is not None:
+        padding = ~rearrange(real[:, None].expand(experts.shape), pattern)
+        choices = choices.masked_fill(padding, count)
+    return choices.sort(stable=True)
 
 
 def touch(idle: Iterable[Tensor]) -> Tensor | float:

@@ -11,7 +11,7 @@ from chimera.contract import Context
 from chimera.ops.dropout import fork
 from chimera.ops.precision import wide
 from chimera.ops.reduce import participants
-from chimera.ops.routing import Groups, blend, entropy, touch
+from chimera.ops.routing import Groups, Seats, blend, entropy, touch
 
 
 def run_experts(
@@ -58,11 +58,40 @@ def run_experts(
     return y, blend(*((sizes[i] / len(tokens), out.aux) for i, out in outs.items()))
 
 
-def load_stats(groups: Groups, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:
+def run_seated(
+    experts: nn.ModuleList, rows: Float[Tensor, "n d"], ctx: Context, seats: Seats
+) -> tuple[Float[Tensor, "n d"], dict[str, Tensor]]:
+    """`run_experts` with a fixed number of rows for each expert, of which those not taken are 0."""
+    tokens = seats.tokens
+    x = rows.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
+    x = x.masked_fill(~seats.taken[..., None], 0.0)
+    positions = ctx.pos.expand(len(rows) // ctx.pos.shape[1], -1).flatten()[tokens]
+    keys = None if ctx.draws is None else ctx.draws.reshape(-1)[tokens]
+    outs = []
+    for i, expert in enumerate(experts):
+        one = slice(i, i + 1)
+        own = Context(
+            positions[one], seats.taken[one], ctx.loop, None if keys is None else keys[one]
+        )
+        outs.append(expert(x[one], fork(own, i)))
+    outputs = torch.cat([out.y[0] for out in outs])
+    outputs = outputs * seats.gates.flatten().to(wide(outputs))[:, None]  # summed in float32
+    y = outputs.new_zeros(len(rows), outputs.shape[1]).index_add(0, tokens.flatten(), outputs)
+    shares = seats.taken.sum(1) / seats.taken.sum().clamp(min=1)
+    return y, blend(*((share, out.aux) for share, out in zip(shares, outs, strict=True)))
+
+
+def load_stats(groups: Groups | Seats, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:
     """Share of choices of each expert, share of dropped choices, entropy of the router."""
-    choices = max(sum(groups.demand), 1)
-    dropped = sum(groups.demand) - sum(groups.sizes)
-    shares = torch.tensor([*groups.demand, dropped], device=probs.device) / choices
+    if isinstance(groups, Seats):
+        demand = groups.demand
+        choices = demand.sum().clamp(min=1)
+        dropped = demand.sum() - groups.taken.sum()
+        shares = torch.cat([demand, dropped[None]]) / choices
+    else:
+        total = sum(groups.demand)
+        numbers = [*groups.demand, total - sum(groups.sizes)]
+        shares = torch.tensor(numbers, device=probs.device) / max(total, 1)
     names = [*(f"expert_load_{i}" for i in range(len(groups.demand))), "drop_rate"]
     stats = dict(zip(names, shares.unbind(), strict=True))
     return stats | {"router_entropy": entropy(probs, real)}
