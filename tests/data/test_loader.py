@@ -7,6 +7,7 @@ tests/task/test_plain_trainer.py.
 import gc
 import itertools
 import json
+import threading
 import time
 
 import numpy as np
@@ -18,6 +19,8 @@ from chimera.data.batch.loader import (
     Permutation,
     Purpose,
     ResumableLoader,
+    Streams,
+    ahead,
     order_of,
     shareable,
     stream,
@@ -43,9 +46,11 @@ def collate(samples):
     return {"x": torch.tensor(samples, dtype=torch.float64)}
 
 
-def make(**change) -> ResumableLoader:
+def make(*, threaded: bool = False, **change) -> ResumableLoader:
     options = {"samples": Noise(23), "batch_size": 4, "collate": collate, "seed": 3, **change}
-    return ResumableLoader(**options)
+    loader = ResumableLoader(**options)
+    loader.threaded = threaded
+    return loader
 
 
 def endless(loader):
@@ -69,14 +74,14 @@ def test_an_epoch_is_a_permutation_of_its_own() -> None:
     assert [row[1] for row in epochs[0]] != [row[1] for row in epochs[1]]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"threaded": True}])
 @pytest.mark.parametrize("done", [0, 1, 4, 5, 8])
-def test_resumes_with_the_very_next_batch(done: int, workers: int) -> None:
+def test_resumes_with_the_very_next_batch(done: int, how: dict) -> None:
     whole = take(make(), 17)
-    first = make(num_workers=workers)
+    first = make(**how)
     assert take(first, done) == whole[:done]
     state = json.loads(json.dumps(first.state_dict()))
-    second = make(num_workers=workers)
+    second = make(**how)
     second.load_state_dict(state)
     assert take(second, 17 - done) == whole[done:]
 
@@ -275,3 +280,30 @@ def test_a_loader_of_many_samples_resumes(monkeypatch: pytest.MonkeyPatch) -> No
     assert take(second, 5) == whole[7:]
     assert sorted(row[1] for batch in whole[:5] for row in batch) != list(range(20))
     assert len({row[1] for batch in whole[:5] for row in batch}) == 20
+
+
+def test_a_thread_hands_on_errors_and_ends_with_its_reader() -> None:
+    def batches():
+        yield {"x": 0}
+        raise ValueError("no more")
+
+    found = ahead(batches())
+    assert next(found) == {"x": 0}
+    with pytest.raises(ValueError, match="no more"):
+        next(found)
+    taken = []
+    unfinished = ahead({"x": taken.append(n) or n} for n in itertools.count())
+    assert [next(unfinished)["x"] for _ in range(3)] == [0, 1, 2]
+    unfinished.close()
+    assert len(taken) <= 3 + loading.AHEAD
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_streams_of_one_generator_are_those_of_many() -> None:
+    streams = Streams(Purpose.MASK, 7)
+    for epoch, index in ((0, 0), (3, 5), (1 << 62, 9), (0, 1 << 40)):
+        one = stream(Purpose.MASK, 7, epoch, index)
+        same = streams(epoch, index)
+        assert one.permutation(99).tolist() == same.permutation(99).tolist()
+        assert one.random(7).tolist() == same.random(7).tolist()
+        same.integers(0, 9, 3, dtype=np.uint32)  # leaves half of a draw behind

@@ -278,6 +278,7 @@ def test_gradients_are_clipped_by_norm_or_by_value() -> None:
         task.layer = nn.Linear(2, 1, bias=False)
         task.layer.weight.grad = torch.tensor([[3.0, 4.0]])
         task._losses = []
+        task._outputs = []
         task.guard = type("Guard", (), {"check": lambda *_: None})()  # type: ignore[assignment]
         task.configure_gradient_clipping(torch.optim.SGD(task.parameters()), 1.0, algorithm)
         return [float(value) for value in task.layer.weight.grad[0]]

@@ -54,8 +54,7 @@ def sample_keys(seed: int, step: int, samples: Int[Tensor, " b"]) -> Int[Tensor,
         step: optimiser steps taken before.
         samples: numbers of the samples in the data.
     """
-    base = torch.full_like(samples, _signed(seed * GOLDEN + step * STEP))
-    return _mix(_mix(base) + samples * GOLDEN)
+    return _mix(samples * GOLDEN + _mixed(seed * GOLDEN + step * STEP))
 
 
 def token_keys(samples: Int[Tensor, " b"], pos: Int[Tensor, "#b t"]) -> Int[Tensor, "b t"]:
@@ -108,6 +107,14 @@ def _int64(index: Int[Tensor, "*n"], keys: Int[Tensor, "*m"]) -> Int[Tensor, "*n
     if torch.compiler.is_compiling():
         return index + (keys.flatten()[:1] & 0).to(index.device)
     return index
+
+
+def _mixed(number: int) -> int:
+    """`_mix` of one number, on the host."""
+    x = number % (1 << 64)
+    x = (x ^ x >> 30) * FIRST % (1 << 64)
+    x = (x ^ x >> 27) * SECOND % (1 << 64)
+    return _signed(x ^ x >> 31)
 
 
 def _mix(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:

@@ -25,6 +25,7 @@ from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError
 from chimera.ops import reduce
 from chimera.ops.shards import is_sharded, local, whole
+from chimera.ops.step_numbers import HostCopy, by_name, mean
 from chimera.optim.optimizer import build, groups
 
 Batch = dict[str, Any]
@@ -34,7 +35,14 @@ _AT_ONCE = 1 << 22
 
 
 class Guard:
-    """Checks an optimiser step before its update; a run has another one (`NanGuard`)."""
+    """Checks an optimiser step; a run has another one (`NanGuard`).
+
+    The check comes before the update or, where the optimiser leaves a step that is not finite out
+    by itself, when the update has been started.
+    """
+
+    def begin_update(self) -> None:
+        """Called before an update that starts without a check."""
 
     def check(self, task: Any, grad_norm: float, losses: list[float]) -> None:
         """Raise if the norm or a loss is not finite.
@@ -95,7 +103,10 @@ class Task(pl.LightningModule):
         self.grad_norm = float("nan")  # of the last step, before clipping
         self.guard: Any = Guard()
         self._checked_length = 0
+        self.means: dict[str, float] = {}  # of the last step (`ops.step_numbers`)
         self._losses: list[Tensor] = []  # of the micro-batches of the current step
+        self._outputs: list[dict[str, Any]] = []  # likewise, of `step_output`
+        self._unread: tuple[HostCopy, int, list[str]] | None = None  # of a step not yet checked
         self._counts: list[Tensor] = []  # likewise, of the predictions that a loss is the mean of
         self._unit = 0.0  # number of predictions with weight 1 in a step of several micro-batches
         self._shared = False  # whether a process's loss is its share of the step's
@@ -240,15 +251,20 @@ class Task(pl.LightningModule):
             objective: task loss to minimise, if it differs from `loss`.
         """
         total = self.total_loss(loss if objective is None else objective, aux)
-        predictions = torch.as_tensor(count, dtype=torch.float32, device=loss.device)
-        return {
-            "loss": self._weighted(total, predictions),
+        predictions = (
+            count.to(loss.device, torch.float32)
+            if isinstance(count, Tensor)
+            else torch.full((), count, dtype=torch.float32, device=loss.device)  # without a copy
+        )
+        output = {
             "count": predictions,
             "task_loss": loss.detach(),
             "accuracy": accuracy,
             "aux": {key: value.detach() for key, value in aux.items()},
             "stats": stats,
         }
+        self._outputs.append(output)
+        return {"loss": self._weighted(total, predictions), **output}
 
     def _weighted(self, loss: Tensor, count: Tensor) -> Tensor:
         """The loss of a micro-batch, weighted so that a step has the mean over its predictions.
@@ -286,6 +302,8 @@ class Task(pl.LightningModule):
             return loss
 
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
+        if self._unread is not None:
+            self._check()
 
     def _sum_gradients(self) -> None:
         """Turn the means that DDP, FSDP and Lightning take into sums of the shares."""
@@ -345,19 +363,60 @@ class Task(pl.LightningModule):
     ) -> None:
         """Clip by the global norm, or by value if the Trainer says so.
 
-        The guard has checked the norm and the step's losses before.
+        The guard checks the norm and the step's losses before that, or after the update where the
+        device can leave the update out.
         """
-        norm = nn.utils.get_total_norm(self._gradients())
-        # One copy from the device for all numbers.
-        self.grad_norm, *losses = torch.stack([whole(norm).float(), *self._losses]).tolist()
+        norm = whole(nn.utils.get_total_norm(self._gradients())).float()
+        pairs = by_name(self._outputs)
+        numbers = torch.stack([norm, *self._losses, *map(mean, pairs.values())])
+        self._unread = HostCopy(numbers), len(self._losses), list(pairs)
+        checked = numbers[: 1 + len(self._losses)]
         self._losses = []
-        self.guard.check(self, self.grad_norm, losses)
-        if not gradient_clip_val or not math.isfinite(self.grad_norm):
+        self._outputs = []
+        if self._leaves_out(optimizer) and gradient_clip_algorithm != "value":
+            broken = ~checked.isfinite().all()
+            _inner(optimizer).found_inf = broken.float()
+            norm = norm.masked_fill(broken, 0.0)  # the guard reports gradients as they are
+            self.guard.begin_update()
+        else:
+            self._check()
+            if not math.isfinite(self.grad_norm):
+                return
+        if not gradient_clip_val:
             return
         if gradient_clip_algorithm == "value":
             nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
         else:
             nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)
+
+    def _leaves_out(self, optimizer: Any) -> bool:
+        """Whether the optimiser changes nothing in a step whose `found_inf` on the device is 1.
+
+        torch's fused SGD does not: it leaves a first step out with momenta that hold anything.
+        Several processes have to agree first, and fp16's scaler sets `found_inf` itself.
+        """
+        trainer = getattr(self, "_trainer", None)
+        return (
+            isinstance(_inner(optimizer), torch.optim.Adam)
+            and all(group["fused"] for group in optimizer.param_groups)
+            and reduce.participants() == 1
+            and trainer is not None
+            and getattr(trainer.precision_plugin, "scaler", None) is None
+        )
+
+    def _check(self) -> None:
+        """Read the numbers of the step, and let the guard see them."""
+        assert self._unread is not None
+        copy, losses, names = self._unread
+        self._unread = None
+        self.grad_norm, *values = copy.tolist()
+        self.means = dict(zip(names, values[losses:], strict=True))
+        self.guard.check(self, self.grad_norm, values[:losses])
+
+
+def _inner(optimizer: Any) -> Any:
+    """The optimiser in Lightning's wrapper, which passes no attributes on to it."""
+    return getattr(optimizer, "optimizer", optimizer)
 
 
 class LanguageTask(Task):

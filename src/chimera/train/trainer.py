@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 import warnings
 from pathlib import Path
@@ -171,6 +172,7 @@ def fit(
     """
     if settings.compile:
         compile_model(task.model)
+    gc.freeze()  # what is there stays to the end: no collection looks at it between steps
     try:
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except UserError:
@@ -187,6 +189,8 @@ def fit(
             f" ({type(error).__name__}: {one_line(error)[:120]}); remove it and the run goes on"
             " from the one before, or start over with overwrite=true"
         ) from error
+    finally:
+        gc.unfreeze()
     late = any(limit.reached for limit in with_method(trainer, "reached"))
     if trainer.global_step < settings.max_steps and (late or find(trainer, GracefulStop).stopping):
         why = f" by trainer.max_time={settings.max_time}, which has to be larger" if late else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
 
 from chimera.callback import with_method
+from chimera.data.batch.module import real_tokens
 from chimera.ops import reduce
+from chimera.ops.step_numbers import by_name, mean
 from chimera.rundir.directory import RunDir
 from chimera.rundir.steps import header, move_aside
 from chimera.safe_io import LineLog
@@ -136,8 +137,8 @@ class Steps(Callback):
         batch_idx: int,
     ) -> None:
         self._micro.append(outputs)
-        mask = batch.get("mask")
-        self._tokens += batch["ids"].numel() if mask is None else int(mask.sum())
+        tokens = batch.get("tokens")  # counted by our data modules
+        self._tokens += real_tokens(batch) if tokens is None else tokens
         if trainer.global_step == self._before:
             return
         now = time.perf_counter()
@@ -157,7 +158,7 @@ class Steps(Callback):
     def _finish(self, trainer: pl.Trainer, task: Any, batch_idx: int, seconds: float) -> Step:
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         by_value = trainer.gradient_clip_algorithm == "value"
-        means, tokens = self._of_all()
+        means, tokens = self._of_all(task)
         return Step(
             epoch=trainer.current_epoch,
             step=-(-(batch_idx + 1) // trainer.accumulate_grad_batches),
@@ -175,17 +176,14 @@ class Steps(Callback):
             stats={key[6:]: value for key, value in means.items() if key.startswith("stats/")},
         )
 
-    def _of_all(self) -> tuple[dict[str, float], int]:
+    def _of_all(self, task: Any) -> tuple[dict[str, float], int]:
         """Means over the predictions of the step, and its tokens, of all processes."""
-        pairs: dict[str, list[tuple[Tensor, Any]]] = {}
-        for output in self._micro:
-            values = {"loss": output["task_loss"], "accuracy": output["accuracy"]}
-            for part in ("aux", "stats"):
-                values |= {f"{part}/{key}": value for key, value in output[part].items()}
-            for name, value in values.items():
-                pairs.setdefault(name, []).append((value, output.get("count", 1.0)))
-        # One copy from the device for all numbers.
-        means = torch.stack([_mean(each) for each in pairs.values()]).tolist()
+        pairs = by_name(self._micro)
+        # The task has read its own before; callbacks may have added some.
+        added = {name: mean(each) for name, each in pairs.items() if name not in task.means}
+        read = torch.stack([*added.values()]).tolist() if added else []
+        known = task.means | dict(zip(added, read, strict=True))
+        means = [known[name] for name in pairs]
         tokens: float = self._tokens
         if reduce.participants() > 1:
             count = sum(float(count) for _, count in pairs["loss"])
@@ -211,15 +209,6 @@ def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
     """Of the schedule at this step, 1 at its peak."""
     first = trainer.optimizers[0].param_groups[0]
     return rates[first["name"]] / float(first["initial_lr"])
-
-
-def _mean(pairs: list[tuple[Tensor, Any]]) -> Tensor:
-    """Mean of the values of micro-batches, each counted as often as it has predictions."""
-    values = torch.stack([value.detach().float() for value, _ in pairs])
-    if len(values) == 1:  # a step of another task may count no predictions
-        return values[0]
-    weights = torch.stack([torch.as_tensor(n, device=values.device) for _, n in pairs]).float()
-    return (values * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 #: Columns of steps.csv: exactly the fields of TITAN Table 5 (SPEC T5).
@@ -273,6 +262,8 @@ class StepLog(Callback):
         if self._rows is None:  # of a process that keeps no log
             return
         cuda = torch.cuda.is_available()
+        # The flat form of these statistics takes longer than all else here.
+        memory = torch.cuda.memory_stats_as_nested_dict() if cuda else {}
         clipped = min(step.grad_norm, step.clip) if step.clip else step.grad_norm
         values = (
             step.timestamp,
@@ -284,8 +275,7 @@ class StepLog(Callback):
             step.lr,
             clipped,  # Table 5: the norm after clipping
             step.scaler_scale,
-            torch.cuda.memory_allocated() / 1e9 if cuda else 0.0,
-            torch.cuda.memory_reserved() / 1e9 if cuda else 0.0,
+            *(_current(memory, kind) / 1e9 for kind in ("allocated_bytes", "reserved_bytes")),
         )
         self._rows.write(",".join(map(str, values)))
 
@@ -300,3 +290,8 @@ class StepLog(Callback):
         if self._rows is not None:
             self._rows.close()
             self._rows = None
+
+
+def _current(memory: Mapping[str, Any], kind: str) -> float:
+    """Of torch.cuda's statistics, which are empty before the first allocation."""
+    return float(memory[kind]["all"]["current"]) if memory else 0.0

@@ -1,9 +1,10 @@
 """Whether the optimiser has changed the weights: the one place that decides it.
 
 A step that the gradient scaler of fp16 skips counts in `trainer.global_step`, but `optimizer.step`
-is not called, and its gradients stay infinite. A step that the guard leaves out calls it without
-gradients. A part that takes such gradients for its own numbers (gates, importances, a calibration)
-gets infinity and NaN, and keeps them. Callbacks of parts therefore derive from `OnUpdate`.
+is not called, and its gradients stay infinite. A step that the guard leaves out has no gradients
+when it ends. A part that takes such gradients for its own numbers (gates, importances, a
+calibration) gets infinity and NaN, and keeps them. Callbacks of parts therefore derive from
+`OnUpdate`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class OnUpdate(Callback):
     method = ""
     modules: Sequence[Any] = ()
 
-    #: Whether the optimiser has changed weights since the last batch began.
-    updated = False
+    #: The optimiser whose `step` has returned since the last batch began.
+    stepped: torch.optim.Optimizer | None = None
 
     def on_update(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any) -> None:
         """Act on the new weights; gradients are those of the step."""
@@ -44,11 +45,12 @@ class OnUpdate(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any
     ) -> None:
-        if self.updated:
-            self.updated = False
+        optimizer = self.stepped
+        self.stepped = None
+        groups = () if optimizer is None else optimizer.param_groups
+        if any(p.grad is not None for group in groups for p in group["params"]):
             self.on_update(trainer, pl_module, outputs, batch)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Hook of torch, called where `optimizer.step` returns."""
-        groups = optimizer.param_groups
-        self.updated = any(p.grad is not None for group in groups for p in group["params"])
+        """Hook of torch, called where `optimizer.step` returns; the guard may look after that."""
+        self.stepped = optimizer

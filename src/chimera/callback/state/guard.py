@@ -1,7 +1,8 @@
 """Keep NaN and infinity out of the weights (SPEC T6; TITAN 8.4.3); report a step with them.
 
-The guard checks the losses of a step's micro-batches and its gradient norm before the update.
-These numbers are fetched from the device anyway, so it costs nothing.
+The guard checks the losses of a step's micro-batches and its gradient norm. These numbers are
+fetched from the device anyway, so it costs nothing. Fused Adam leaves a step that is not finite out
+on the device, so its update starts before the check; other optimisers wait for it.
 
 Its report has three files: `nan_report-<step>.json` for programs and `replay=`, `.md` to be read,
 `.npz` with the step's micro-batches: token ids, masked positions, targets, the samples' numbers.
@@ -89,14 +90,18 @@ class NanGuard(Callback):
         self._before = trainer.global_step
         self._batches.append(batch)
 
+    def begin_update(self) -> None:
+        """See `task.base.Guard`."""
+        self.snapshot.updating = True
+
     def check(self, task: Any, grad_norm: float, losses: list[float]) -> None:
-        """Before the update: let it pass, take the gradients away, or stop.
+        """Let the step pass, take the gradients away, or stop.
 
         Raises:
             NotFiniteError: the policy is to stop, or enough has been skipped.
         """
         trainer = task.trainer
-        self.snapshot.updating = True
+        self.begin_update()
         broken = reduce.any_of(not all(map(math.isfinite, losses)))
         if math.isfinite(grad_norm) and not broken:
             return

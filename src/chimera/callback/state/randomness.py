@@ -40,9 +40,21 @@ class StatelessRandomness(Callback):
     ) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         entropy = np.random.SeedSequence([self.seed, micro, trainer.global_rank])
-        torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> 1))
+        reseed(int(entropy.generate_state(1, np.uint64)[0] >> 1))
         if self._drops and "indices" in batch:
             batch["draws"] = sample_keys(self.seed, trainer.global_step, batch["indices"])
+
+
+def reseed(seed: int) -> None:
+    """`torch.manual_seed` for the devices in use.
+
+    For a GPU that is not, torch notes the call and its stack, which takes longer than all else.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
 
 
 def drops(module: nn.Module) -> bool:

@@ -22,8 +22,11 @@ Black and Rogaway, doi 10.1007/3-540-45760-7_9).
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -36,6 +39,8 @@ from chimera.errors import UserError
 
 #: Most samples whose order is an array: 32 MiB.
 LARGEST_ARRAY = 1 << 22
+#: Batches that a thread makes ahead.
+AHEAD = 2
 _ROUNDS = 8
 
 Positions = npt.NDArray[np.int64]
@@ -55,6 +60,27 @@ def stream(purpose: Purpose, seed: int, epoch: int, index: int = 0) -> np.random
     key = np.array([seed, epoch], dtype=np.uint64)
     counter = np.array([0, 0, purpose, index], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+class Streams:
+    """Streams of one purpose and seed, as `stream` makes them, in a tenth of the time.
+
+    They share one generator: drawing from one ends the one before it.
+
+    Args:
+        purpose, seed: of the streams.
+    """
+
+    def __init__(self, purpose: Purpose, seed: int) -> None:
+        self._generator = stream(purpose, seed, 0)
+        self._start: Any = self._generator.bit_generator.state
+
+    def __call__(self, epoch: int, index: int) -> np.random.Generator:
+        """The stream of an epoch and an index."""
+        self._start["state"]["key"][1] = epoch
+        self._start["state"]["counter"][3] = index
+        self._generator.bit_generator.state = self._start
+        return self._generator
 
 
 def order_of(samples: int, seed: int, epoch: int) -> Order:
@@ -186,6 +212,7 @@ class ResumableLoader:
                 f" {batch_size}; lower data.batch_size or data.seq_len, or give"
                 " more text"
             )
+        self.threaded = torch.cuda.is_available() and num_workers == 0
         self._kept = False
         self._plan = _Plan()
         self._loader: DataLoader[Any] = DataLoader(
@@ -250,8 +277,10 @@ class ResumableLoader:
         elif not self.shuffle:
             self._returned = 0
         self._plan.start(self._batches(0 if self._repeat else self._epoch, self._returned))
-        batches = iter(self._loader)
+        batches: Iterator[Batch] = iter(self._loader)
         self._keep_queues(batches)
+        if self.threaded:
+            batches = ahead(batches)
         rest = len(self.samples) % self.batch_size
         for batch in batches:
             self._returned += 1
@@ -318,6 +347,20 @@ class ResumableLoader:
             batch = order(np.arange(start, min(start + size, last)))
             own = batch[self.rank :: self.world_size]
             yield [(epoch, int(index)) for index in (own if len(own) else batch[:1])]
+
+
+def ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The same batches, of which a thread makes the next ones meanwhile.
+
+    A thread pays where the main one waits for a GPU; pinned memory is of the main one's device.
+    """
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
+    known: Any = {} if device is None else {"initializer": partial(torch.cuda.set_device, device)}
+    with ThreadPoolExecutor(1, "batches", **known) as thread:
+        waiting = deque(thread.submit(next, batches, None) for _ in range(AHEAD))
+        while (batch := waiting.popleft().result()) is not None:
+            waiting.append(thread.submit(next, batches, None))
+            yield batch
 
 
 def _same(positions: Positions) -> Positions:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chimera.data.batch.collate import Example, collate, load_examples, save_examples
-from chimera.data.batch.loader import InOrder, Key, Purpose, Samples, stream
+from chimera.data.batch.loader import InOrder, Key, Purpose, Samples, Streams
 from chimera.data.batch.module import DataModule, Loadable
 from chimera.data.batch.packed import (
     PIECE,
@@ -90,7 +90,7 @@ class Masking:
         ids = block.copy()
         ids[positions[uniform < 0.8]] = self.mask_id
         replaced = positions[uniform >= 0.9]
-        ids[replaced] = rng.choice(self.ordinary, size=len(replaced))
+        ids[replaced] = self.ordinary[rng.integers(0, len(self.ordinary), len(replaced))]
         return Masked(ids, positions, block[positions])
 
 
@@ -106,16 +106,15 @@ class MaskedBlocks:
     def __init__(self, blocks: Blocks | MixedBlocks, masking: Masking, seed: int | None) -> None:
         self.blocks = blocks
         self.masking = masking
-        self.seed = seed
+        self.fixed = seed is None
+        self.streams = Streams(Purpose.MASK, FIXED_SEED if seed is None else seed)
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     def __getitem__(self, key: Key) -> Example:
         number, ids = self.blocks[key]
-        fixed = self.seed is None
-        seed = FIXED_SEED if self.seed is None else self.seed
-        rng = stream(Purpose.MASK, seed, FIXED_EPOCH if fixed else key[0], number)
+        rng = self.streams(FIXED_EPOCH if self.fixed else key[0], number)
         return Example(number, *self.masking(ids, rng))
 
 

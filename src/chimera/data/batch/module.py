@@ -27,6 +27,12 @@ from chimera.data.tokenizer.base import TokenizerSettings
 Loadable = tuple[Samples[Any], Callable[[list[Any]], Batch]]
 
 
+def real_tokens(batch: Batch) -> int:
+    """Number of tokens of a batch that are no padding."""
+    mask = batch.get("mask")
+    return batch["ids"].numel() if mask is None else int(mask.sum())
+
+
 class DataModule(pl.LightningDataModule):
     """Loaders of one corpus. Each loader is made once; all requests return the same object.
 
@@ -112,6 +118,10 @@ class DataModule(pl.LightningDataModule):
         data.corpus = replace(self.corpus, seq_len=length, batch_size=batch_size)
         data._loaders = {}
         return data
+
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Count the batch's real tokens, while its mask is on the host; Lightning calls this."""
+        return {**batch, "tokens": real_tokens(batch)}
 
     def _prepare(self) -> Prepared:
         return prepare(self.corpus, self.tokenizer_settings)
