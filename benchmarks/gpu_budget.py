@@ -9,15 +9,18 @@ torch's CUDA code starts several, a few; each reads its inputs and writes its ou
     step  the larger of the two
 
 LAUNCH, 25 µs, was fitted to bare steps on an H200 (docs/guide/gpu.md); rates are those of large
-copies and products. What a compiler fuses is not counted here; `benchmarks.gpu` measures it.
+copies and products. `benchmarks.gpu.fused` counts what a compiler fuses, `benchmarks.gpu.loop` what
+a run adds: waits of the host, its loader and callbacks, graphs that are compiled again.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -29,17 +32,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from benchmarks.gpu.fused import fused
 from benchmarks.gpu.job import HALF
+from benchmarks.gpu.loop import loop
 from benchmarks.gpu.steps import MASKED, PRESETS, Preset
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
 from chimera.ffn import moe
 from chimera.model.assemble import unfilled
-from chimera.ops import routing, scan
+from chimera.ops import scan
 from chimera.ops.flops import _OURS, _kind
 from chimera.optim.optimizer import build, groups
 from chimera.train.build import build_task
 
+FILE = Path(__file__).parent / "results" / "gpu_budget.json"
 #: Seconds of the host for a kernel, and of the card to begin and end one.
 LAUNCH, START = 25e-6, 1.5e-6
 #: Bytes per second and FLOPs per second in half precision, as measured; of float32, float64 and
@@ -65,6 +71,7 @@ class Budget(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.kernels = self.reads = 0
+        self.update_kernels = 0  # of clipping and the optimiser
         self.bytes = self.flops = 0.0
         self.seconds = dict.fromkeys(CARDS, 0.0)
         self.largest: dict[str, float] = defaultdict(float)  # on an H100
@@ -152,22 +159,13 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
         preset: of the steps.
         hashed: dropout by counters, as in a run; False: torch's, as in a model that is called bare.
     """
-    found, sort = Budget(), routing.group
-
-    def group(experts: Tensor, gates: Tensor, real: Tensor | None, **options: Any) -> Any:
-        """As an even router; the real one reads the sizes of the groups on the host."""
-        found.reads += 1
-        real = None if real is None else real.to("meta")
-        by_expert = sort(experts.to("meta"), gates.detach().to("meta"), real, **options)
-        tokens = experts.flatten()[: len(by_expert.tokens)]
-        return by_expert._replace(tokens=tokens, gates=gates.flatten()[: len(tokens)])
-
+    found = Budget()
     with torch.device("meta"), unfilled():
         task = build_task(plain(compose(preset.words)), preset.vocabulary)
     with ExitStack() as stack:
         for owner, name, value in (
             (F, "scaled_dot_product_attention", attention), (F, "dropout", dropout),
-            (moe, "group", group),
+            (moe, "SEATED", ("cpu",)),
             (scan, "WIDTH_CPU", scan.WIDTH_GPU),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, value))
@@ -211,9 +209,11 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
                 out = model(ids, draws=draws, **given)
                 loss = task.total_loss(out.loss, out.aux)
             loss.backward()
+            before = counted.kernels
             nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
             reads = counted.reads
             optimizer.step()
+            counted.update_kernels = counted.kernels - before
             counted.reads = reads  # it reads its numbers of steps, which are on the host
 
     return step
@@ -226,20 +226,28 @@ def row(preset: Preset, *, hashed: bool) -> dict[str, Any]:
     card = {card: 1e3 * spent for card, spent in found.seconds.items()}
     largest = sorted(found.largest.items(), key=lambda item: -item[1])[:6]
     return {
-        "kernels": found.kernels, "reads": found.reads, "gb": found.bytes / 1e9,
-        "tflop": found.flops / 1e12, "host_ms": host, "card_ms": card,
+        "kernels": found.kernels, "update_kernels": found.update_kernels, "reads": found.reads,
+        "gb": found.bytes / 1e9, "tflop": found.flops / 1e12, "host_ms": host, "card_ms": card,
         "step_ms": {name: max(host, ms) for name, ms in card.items()},
         "largest_ms": {key: 1e3 * spent for key, spent in largest},
     }  # fmt: skip
 
 
-def main() -> dict[str, Any]:
-    """Count every preset of the steps; of encoders, which have dropout, also with torch's."""
-    rows = {}
+def main(*names: str) -> dict[str, Any]:
+    """Count presets of the steps; of encoders, which have dropout, also with torch's.
+
+    Args:
+        names: of presets; none: all. Rows of others stay as they are in the results.
+    """
+    kept = json.loads(FILE.read_text(encoding="utf-8"))["rows"] if names else {}
+    rows: dict[str, Any] = kept
     for name, preset in PRESETS.items():
-        for hashed in (True, False) if "preset" in "".join(preset.words) else (True,):
-            if preset.words:
-                label = name if hashed else f"{name}, torch's dropout"
-                rows[label] = row(preset, hashed=hashed)
-                print(label, rows[label], flush=True)
+        if not preset.words or (names and name not in names):
+            continue
+        rows[name] = row(preset, hashed=True)
+        rows[name]["fused"] = fused(preset, HALF)._asdict()
+        rows[name]["loop"] = loop(preset)
+        print(name, rows[name], flush=True)
+        if "preset" in "".join(preset.words):
+            rows[f"{name}, torch's dropout"] = row(preset, hashed=False)
     return {"rows": rows, "launch_seconds": LAUNCH, "cards": CARDS}

@@ -11,8 +11,9 @@ import torch
 from benchmarks.gpu import meter
 from benchmarks.gpu.__main__ import WAVES, main
 from benchmarks.gpu.job import Setting
+from benchmarks.gpu.loop import Watch, loop
 from benchmarks.gpu.meter import measured, traced
-from benchmarks.gpu.steps import PRESETS
+from benchmarks.gpu.steps import PRESETS, Preset
 from benchmarks.gpu_budget import Budget, budget, held
 
 from chimera.paths import ROOT
@@ -115,6 +116,31 @@ def test_what_is_counted() -> None:
     assert (found.kernels, found.reads, found.flops) == (4, 1, 2 * 8 * 4 * 2)
     # empty and filled; product; read and written; read, and the sum
     assert found.bytes == 32 + (32 + 32 + 64) + (64 + 64) + (64 + 4)
+
+
+def test_a_step_waits_for_nothing_before_its_update_and_compiles_once() -> None:
+    """Both numbers of a step are read when its update has begun; log steps read norms before."""
+    found = loop(Preset(["preset=bert_base", "model.depth=2"], batch=2, length=32))
+    assert found["waits"] == {"early": 0, "late": 1}, found["places"]
+    assert found["waits_logged"] == {"early": 1, "late": 1}
+    assert found["graphs"] == {
+        "training": 1, "training, later": 0, "validation": 1, "validation, later": 0
+    }  # fmt: skip
+    assert found["breaks"] == 0
+    assert min(found["callbacks_ms"], found["loader_ms"]) > 0
+
+
+def test_what_counts_as_a_wait() -> None:
+    x = torch.arange(3.0)
+    watch = Watch()
+    with watch:
+        watch.on = True
+        assert float(x[0]) + x.sum().item() + len(x[x > 0].tolist())
+        torch.tensor([1.0], device=x.device)
+        torch.tensor([1.0]) + torch.full((), 2.0, device=x.device)
+        watch.updated = True
+        bool(x.any())
+    assert [sum(watch.seen[kind].values()) for kind in ("early", "late")] == [5, 1]
 
 
 @pytest.mark.parametrize(

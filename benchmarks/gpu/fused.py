@@ -1,0 +1,127 @@
+"""Kernels and bytes of forward and backward after Inductor's fusion, without a GPU.
+
+The model is compiled as a whole up to the scheduler, with the rules for Triton; no code is made and
+nothing is computed: each graph returns tensors of the right shapes. Two depths are counted, one and
+two rounds of the layers' pattern, and the other layers added as the difference: fusion stops at
+products, so equal blocks fuse alike.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters, detect_fake_mode
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._inductor import compile_fx
+from torch._inductor import config as inductor
+from torch._inductor.debug import DebugContext
+from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import NopKernelSchedulerNode
+from torch._inductor.virtualized import V
+
+from benchmarks.gpu.steps import MASKED, Preset
+from chimera.callback.state import randomness
+from chimera.config.compose import compose, plain
+from chimera.ops import scan
+from chimera.train.build import build_task
+
+
+class Fused(NamedTuple):
+    """Kernels, bytes, and breaks of the graph, of forward and backward."""
+
+    kernels: float
+    bytes: float
+    breaks: int
+
+
+def fused(preset: Preset, half: dict[str, torch.dtype]) -> Fused:
+    """Count a preset's forward and backward at full width, its depth extrapolated."""
+    config = plain(compose(preset.words))
+    rounds = 6 if "preset=titan_bert_ultra" in preset.words else 1
+    passes = config["model"]["depth"] * config["model"]["loops"] / rounds
+    one, two = (_counted(preset, half, depth) for depth in (rounds, 2 * rounds))
+    more = [passes - 1, *(b - a for a, b in zip(one[:2], two[:2], strict=True))]
+    return Fused(one.kernels + more[0] * more[1], one.bytes + more[0] * more[2], two.breaks)
+
+
+def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
+    """Count a model of so many layers."""
+    found: list[tuple[int, float]] = []
+
+    def lowered(gm: torch.fx.GraphModule, inputs: Any, **how: Any) -> Any:
+        found.append(_lower(gm, inputs, how))
+        return make_boxed_func(_hollow(gm))
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        return compile_fx.compile_fx(gm, inputs, inner_compile=lowered)
+
+    torch._dynamo.reset()
+    counters.clear()
+    words = [*preset.words, f"model.depth={depth}", "model.loops=1"]
+    task = build_task(plain(compose(words)), -(-preset.vocabulary // 64) * 64)
+    model = task.model.train()
+    with inductor.patch(cpu_backend="triton", fx_graph_cache=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.compile(backend=backend, dynamic=False)
+        ids = torch.zeros(preset.batch, preset.length, dtype=torch.long)
+        given = {"targets": ids.flatten()}
+        if "task=causal_lm" not in preset.words:
+            index = torch.arange(round(MASKED * ids.numel()))
+            given = {"index": index, "targets": torch.zeros_like(index)}
+        draws = torch.arange(preset.batch) if randomness.drops(model) else None
+        low = torch.autocast("cpu", half.get(preset.precision), enabled=preset.precision in half)
+        width = scan.WIDTH_CPU
+        scan.WIDTH_CPU = scan.WIDTH_GPU
+        try:
+            with low:
+                out = model(ids, draws=draws, **given)
+                loss = task.total_loss(out.loss, out.aux)
+            loss.backward()
+        finally:
+            scan.WIDTH_CPU = width
+    kernels, moved = (float(sum(column)) for column in zip(*found, strict=True))
+    return Fused(kernels, moved, sum(counters["graph_break"].values()))
+
+
+def _lower(gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any]) -> tuple[int, float]:
+    """Kernels and bytes of one graph, as Inductor would compile it."""
+    mode: Any = detect_fake_mode(inputs)
+    inference = bool(how.get("is_inference"))
+    module = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    with V.set_fake_mode(mode):
+        compile_fx.view_to_reshape(module)
+        compile_fx.fake_tensor_prop(module, inputs)
+        compile_fx.record_original_output_strides(module)
+        compile_fx._recursive_post_grad_passes(module, is_inference=inference)
+        graph = GraphLowering(
+            module,
+            example_inputs=inputs,
+            shape_env=mode.shape_env,
+            is_inference=inference,
+            is_backward=bool(how.get("is_backward")),
+        )
+        with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
+            graph.run(*inputs)
+            graph._update_scheduler()
+            nodes = [n for n in graph.scheduler.nodes if not isinstance(n, NopKernelSchedulerNode)]
+            moved = sum(node.get_read_write_buffers_sizes() for node in nodes)
+    return len(nodes), float(moved)
+
+
+def _hollow(gm: torch.fx.GraphModule) -> Callable[..., Any]:
+    """A function with the graph's outputs, whose numbers are whatever memory holds."""
+    (outputs,) = next(n for n in gm.graph.nodes if n.op == "output").args
+
+    def make(*_: Any) -> list[Any]:
+        values = [getattr(node, "meta", {}).get("val") for node in outputs]
+        return [
+            torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) if isinstance(v, Tensor) else v
+            for v in values
+        ]
+
+    return make
