@@ -140,7 +140,7 @@ def test_measuring_cost_changes_no_weight(
     task = build(cost_at=[8, 16])
     before = {k: v.clone() for k, v in task.state_dict().items()}
     found = task.extra_metrics(trainer(Path()), module)
-    keys = ("tokens_per_second", "latency_ms", "resident_mb")
+    keys = ("tokens_per_second", "latency_ms", "allocated_mb")
     assert set(found) == {f"cost/{key}@{t}" for key in keys for t in (8, 16)}
     assert all(value > 0 for value in found.values())
     assert all(torch.equal(v, before[k]) for k, v in task.state_dict().items())
