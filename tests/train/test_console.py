@@ -232,6 +232,14 @@ def test_the_command_prints_each_format(
         assert part in said
     assert main(["show", *line, "trainer.gradient_clip_val=0", "format=pipeline"]) == 0
     assert "finite -- yes --> update" in capsys.readouterr().out
+    for every, often in (
+        ("epoch", "every epoch"),
+        ("0.5", "every 0.5 of an epoch"),
+        ("0", "at the"),
+    ):
+        words = [*line, f"trainer.val_check_interval={every}", "format=pipeline"]
+        assert main(["show", *words]) == 0
+        assert f"<br/>{often}" in capsys.readouterr().out
     far = [word for word in line if word != "data=text" and not word.startswith("data.path")]
     assert main(["show", *far, "data=redpajama_es", "format=pipeline"]) == 0  # no network
 

@@ -63,7 +63,11 @@ def _recomputed(config: Mapping[str, Any]) -> str:
 
 def _every(what: str, trainer: Mapping[str, Any], every: str, keep: str) -> tuple[str, ...]:
     kind = "newest" if keep == "checkpoint_keep" else "best"
-    return what, f"every {_number(trainer[every])} steps", f"keep {trainer[keep]} {kind}"
+    value = trainer[every]
+    often = {0: "at the end", "epoch": "every epoch"}.get(value) or f"every {_number(value)} steps"
+    if isinstance(value, float) and value:
+        often = f"every {value:g} of an epoch"
+    return what, often, f"keep {trainer[keep]} {kind}"
 
 
 def _number(value: float | None) -> str:
