@@ -19,6 +19,7 @@ from chimera.contract_tests.__main__ import main as contract
 from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir
+from chimera.train.check import check_settings
 from tests import forks
 from tests.config.folders_kit import folders
 
@@ -97,6 +98,8 @@ def test_the_contract_tests_run_on_them(stranger: Path) -> None:
 
 def test_a_table_and_a_preset_of_ones_own(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with folders(monkeypatch, stranger / "conf"):
+        pattern = ["mixer=pattern", "mixer.cycle=[running_mean,attention]", "position=none"]
+        check_settings(plain(compose(pattern)))  # a member is called later, as a mixer is
         assert "mypaper/means" in tables()
         assert [row.name for row in load("mypaper/means").rows] == ["plain", "mean"]
         row = ["+mypaper/means=mean", *quiet(stranger), "logger=none"]

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from chimera import dotted
 from chimera.config.groups import groups, is_part
 from chimera.config.hydra_calls import listed_files, one_line
-from chimera.config.schema import attribute, check_value
+from chimera.config.schema import LATER, attribute, check_value
 from chimera.config.settings import Scale
 from chimera.errors import unknown
 
@@ -69,11 +69,18 @@ def is_experiment(group: str) -> bool:
 @cache
 def select(overrides: tuple[str, ...]) -> Selection:
     """Resolve group overrides to options and files."""
-    options, files = listed_files(overrides)
+    options, listed = listed_files(overrides)
+    files = tuple((group, package, _later(group, node)) for group, package, node in listed)
     for group, _, node in files:
         if group == "scale" or AT in node or COMPANIONS in node:
             _check_implied(f"{group}={options.get(group)}", group, node)
     return Selection(options, files)
+
+
+def _later(group: str, node: dict[str, Any]) -> dict[str, Any]:
+    """A file's contents; a part that the model or a composite calls itself needs not say so."""
+    called = group in LATER and "_target_" in node
+    return {"_partial_": True} | node if called else node
 
 
 def _check_implied(where: str, group: str, node: Mapping[str, Any]) -> None:
