@@ -12,6 +12,7 @@ import factorial
 import nbformat
 import numpy as np
 import pandas as pd
+import picture
 import pytest
 import readme
 import small_tasks
@@ -113,6 +114,14 @@ def test_the_ten_sentences_say_what_their_intervals_say() -> None:
         found = of.ratio(row, than)
         assert found is not None
         assert found.verdict("below", "above") in says, path
+
+
+def test_labels_are_moved_apart_in_their_order() -> None:
+    places = [0.5, 0.0, 0.45, 0.55]
+    moved = picture.apart(places, 0.2)
+    assert np.argsort(moved).tolist() == np.argsort(places).tolist()
+    assert np.diff(sorted(moved)).min() > 0.2 - 1e-6
+    assert np.mean(moved) == pytest.approx(np.mean(places))
 
 
 def test_a_size_is_the_papers_if_the_interval_has_it() -> None:
