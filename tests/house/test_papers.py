@@ -46,6 +46,8 @@ PAIR = r"`(\w+)` ([<>=]) (`\w+`(?:, `\w+`)*)"
 REPORT = re.compile(r"\]\([./]*experiments/([\w/]+)/results/(\w+)/report\.md\)")
 #: A link to a test, by its name.
 TEST = re.compile(r"\[([\w ]+)\]\(\.\./\.\./(tests/[\w/]+\.py)\)")
+#: A number in words: no id such as E10, no section such as 11.3.2, no cost in core-hours.
+NUMBER = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?![\w,]|\.\d| core-hours)")
 STATES = ("reproduced", "contradicted", "open", "not run")
 
 
@@ -135,6 +137,22 @@ def test_a_state_is_what_the_report_says(
         assert state == ("reproduced" if low <= 0 <= high else "contradicted"), gap
     else:
         assert state == ("reproduced" if high < 0 else "contradicted" if low > 0 else "open"), gap
+
+
+def test_numbers_are_those_of_the_linked_reports() -> None:
+    compared = 0
+    for _, place, _, _, state in ROWS:
+        files = re.findall(r"\]\(\.\./\.\./(experiments/[^)#]+\.md)", state)
+        told = re.sub(r"`[^`]*`|\]\([^)]*\)", "", state)
+        known = [
+            float(n) for file in files for n in NUMBER.findall((ROOT / file).read_text("utf-8"))
+        ]
+        for number in NUMBER.findall(told) if files else ():
+            decimals = len(number.partition(".")[2])
+            if decimals or float(number) >= 10:
+                assert any(f"{value:.{decimals}f}" == number for value in known), (place, number)
+                compared += 1
+    assert compared > 8
 
 
 def test_claims_that_are_counted_have_a_row() -> None:
