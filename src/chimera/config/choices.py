@@ -70,14 +70,14 @@ def is_experiment(group: str) -> bool:
 def select(overrides: tuple[str, ...]) -> Selection:
     """Resolve group overrides to options and files."""
     options, listed = listed_files(overrides)
-    files = tuple((group, package, _later(group, node)) for group, package, node in listed)
+    files = tuple((group, package, later(group, node)) for group, package, node in listed)
     for group, _, node in files:
         if group == "scale" or AT in node or COMPANIONS in node:
             _check_implied(f"{group}={options.get(group)}", group, node)
     return Selection(options, files)
 
 
-def _later(group: str, node: dict[str, Any]) -> dict[str, Any]:
+def later(group: str, node: dict[str, Any]) -> dict[str, Any]:
     """A file's contents; a part that the model or a composite calls itself needs not say so."""
     called = group in LATER and "_target_" in node
     return {"_partial_": True} | node if called else node

@@ -18,6 +18,7 @@ from typing import Any
 
 from hydra.utils import get_object
 
+from chimera.config.choices import later
 from chimera.config.compose import compose, plain
 from chimera.config.groups import ZOO, defaults, find, groups, is_part, node, pattern_depth
 from chimera.config.schema import RESERVED, arguments, describe
@@ -102,7 +103,7 @@ def component_page(group: str, name: str, width: int = 80) -> str:
 @cache
 def _config(group: str, name: str) -> dict[str, Any]:
     """The node that the option composes to, or its file's where that fills another node."""
-    raw = node(group, name) or {}
+    raw = later(group, node(group, name) or {})
     if group in WHOLE or not {"_target_", "defaults"} & set(raw):
         return {}
     if "defaults" not in raw and "${" not in str(raw):
