@@ -106,7 +106,7 @@ def test_the_ten_sentences_say_what_their_intervals_say() -> None:
         ("bitnet_qdyt/norms", "qdyt", "layernorm", ["open"]),
         ("bitnet_qdyt/norms", "qdyt", "static_tanh", ["below"]),
         ("bitnet_qdyt/ffn", "swiglu", "relu2", ["below"]),
-        ("titan/baselines", "titan_bert_ultra", "transformer_rope", ["open", "above"]),
+        ("titan/baselines", "titan_first", "transformer_rope", ["open", "above"]),
         ("tptt/variants", "derivative_n2", "lora_only", ["above"]),
     ):
         of = evidence.report(path)
