@@ -400,7 +400,7 @@ def test_their_tokenizer_gives_our_ids(runs: Path, tmp_path: Path) -> None:
         (["run={runs}/lm", "to={to}", "packed=maybe"], "it takes true or false"),
         (["run={runs}/data", "to={to}"], "holds no config.yaml"),
         (["run={runs}/lm", "to={runs}"], "contains bert, which no export wrote"),
-        (["run={runs}/rope", "to={to}", "packed=true"], "has no ternary weights"),
+        (["run={runs}/rope", "to={to}", "packed=true"], "has no ternary or 8-bit weights"),
         (["run={runs}/lm", "to={to}", "adapter=alone"], "this run has no adapter"),
     ],
 )

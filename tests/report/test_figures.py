@@ -98,7 +98,7 @@ def test_every_step_costs_the_same() -> None:
     times = [line.get_xdata()[-1] for line in seconds.lines]
     assert times == pytest.approx([last * tokens / 12345.6] * 2)
     assert len(flops.collections) == 2  # a band for each row
-    assert "](budget.png)" in markdown.report(table)
+    assert "](budget.png)" in markdown.report(table, {"report", "curves", "budget"})
 
 
 def test_multiples_of_the_trained_length() -> None:

@@ -34,7 +34,7 @@ VALUES = {
     ("qdyt", 2): 427.7,
 }
 FORMS = ("png", "svg", "pdf")
-FIGURES = [f"{name}.{form}" for name in ("report", "curves") for form in FORMS]
+FIGURES = [f"{name}.{form}" for name in ("report", "curves", "times") for form in FORMS]
 FILES = ("report.md", "report.csv", "report.tex", *FIGURES)
 
 
@@ -215,7 +215,7 @@ def test_the_command_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     out = tmp_path / "out"
     assert main([TABLE, "scale=smoke", "seed=0,1,2", f"out={out}", "forms=svg"]) == 0
     assert "431.2 ± 2.3" in capsys.readouterr().out
-    assert sorted(path.stem for path in out.glob("*.svg")) == ["curves", "report"]
+    assert sorted(path.stem for path in out.glob("*.svg")) == ["curves", "report", "times"]
     assert not list(out.glob("*.p*"))
 
 
