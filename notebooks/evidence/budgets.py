@@ -87,8 +87,9 @@ def budgets(path: str) -> Budgets:
     number, timed, flops, seconds, seeds = TABLES[path]
     of, kept = report(path), runs(path, choices__scale="medium")
     assert of is not None
-    names = [row.name for row in of.table.rows if row.name in of.rows.index]
     quiet = kept[(kept["trainer.max_steps"] == number) & (kept["seed"] == timed)]
+    measured = of.rows.index.intersection(quiet["row"])
+    names = [row.name for row in of.table.rows if row.name in measured]
     own = quiet["row"].map({row: chosen_rate(path, row, of.scale) for row in names})
     quiet = quiet[quiet["optim.lr"].astype(float) == own.astype(float)]
     length = "data.seq_len" if "data.seq_len" in quiet else "model.max_len"

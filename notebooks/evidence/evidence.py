@@ -319,7 +319,7 @@ def complete(path: str) -> bool:
     """Whether a report at `medium` has all rows of a table."""
     of = report(path)
     rows = {row.name for row in load(path).rows}
-    return of is not None and of.scale == "medium" and rows <= set(of.rows.index)
+    return of is not None and of.scale == "medium" and rows <= set(of.rows.index[of.rows["n"] > 0])
 
 
 def not_run() -> pd.DataFrame:
