@@ -151,7 +151,7 @@ def test_a_starts_as_a_linear_layer_and_b_at_zero() -> None:
 
 def test_saidl_counts() -> None:
     """DeBERTa-v3-base of 184.7 M with each adapter of SAIDL Tables 7 and 10, on its shape alone."""
-    folder = EXPERIMENTS / "saidl/shapes/microsoft/deberta-v3-base"
+    folder = EXPERIMENTS / "saidl/shapes/deberta-v3-base"
     config = AutoConfig.from_pretrained(folder, num_labels=2)
     patterns = yaml.safe_load((EXPERIMENTS / "saidl/adapters/adalora.yaml").read_text())["adapter"]
     found = []

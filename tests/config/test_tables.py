@@ -60,7 +60,9 @@ SCALES = ("smoke", "small", "medium", "paper")
 def validated(config: dict[str, Any]) -> tuple[object, ...]:
     """What decides of which tokens a loss is: rows that are compared must agree in it."""
     data, trainer = config["data"], config["trainer"]
-    return trainer["limit_val_batches"], data["batch_size"], data.get("seq_len"), data["max_bytes"]
+    batches, size = trainer["limit_val_batches"], data["batch_size"]
+    sequences = batches * size if isinstance(batches, int) else (batches, size)
+    return sequences, data.get("seq_len"), data["max_bytes"]
 
 
 #: A table of each paper at the smallest scale.
