@@ -121,7 +121,7 @@ class Fit:
 
 def test_lines_outside_a_terminal() -> None:
     display, text, fit = Progress(every=2), io.StringIO(), Fit()
-    display.out = Console(file=text, width=200)
+    display.out = Console(file=text, width=80)
     display.setup(fit, None, "fit")  # type: ignore[arg-type]
     display.on_train_start(fit, None)  # type: ignore[arg-type]
     for number in range(1, 5):

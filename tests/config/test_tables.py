@@ -12,7 +12,7 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.start_model import pending, row_overrides
-from chimera.config.tables import RowRun, jobs, load, tables, title_of
+from chimera.config.tables import RowRun, jobs, load, load_computed, tables, title_of
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS
 from chimera.report.table_results import metric
@@ -177,3 +177,14 @@ def test_every_row_of_a_table_runs_at_smoke(
             assert train(row_overrides(config["init_from"], words)) == 0, job
         assert train(words) == 0, job
         assert metric(RunDir.of(config).record(), load(name).metric) is not None, job
+
+
+def test_a_computed_table_names_a_module_of_ours_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of tables may be a stranger's: its files choose no other program."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("table: {title: t, source: s, computed: subprocess}\n")
+    monkeypatch.setattr("chimera.config.tables.find", lambda name: file)
+    with pytest.raises(UserError, match=r"computed=subprocess is no module of chimera\.tables"):
+        load_computed("mine/table")

@@ -126,7 +126,7 @@ def _run(overrides: list[str]) -> int:
     if code is None:
         code = _train(config, overrides)
     if code == 0 and PARENT not in os.environ and world.is_first():
-        print(f"{time.monotonic() - STARTED:.0f} s in all", file=sys.stderr)
+        print(f"this command took {time.monotonic() - STARTED:.0f} s", file=sys.stderr)
     return code
 
 

@@ -200,6 +200,8 @@ def load_computed(name: str) -> Computed:
     hints = get_type_hints(Computed)
     del hints["table"]
     _check(file, node, hints, Computed)
+    if not re.fullmatch(r"chimera\.tables\.\w+", node["computed"]):  # a file is data, no program
+        raise UserError(f"{file}: table.computed={node['computed']} is no module of chimera.tables")
     return Computed(name, **node)
 
 

@@ -118,7 +118,7 @@ class Progress(RichProgressBar):
             left = taken / (step.global_step - self._first) * (self._total - step.global_step)
             head = f"step {step.global_step}/{self._total}"
             line = f"{head}  {text}{self._validation}  left {_clock(left)}"
-            self.out.print(line, highlight=False)
+            self.out.print(line, highlight=False, soft_wrap=True)  # one line in a file, too
 
 
 def _clock(seconds: float) -> str:
