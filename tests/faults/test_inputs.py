@@ -281,6 +281,18 @@ def test_command_lines(seed: int) -> None:
     assert os.listdir(".") == []
 
 
+def test_a_class_that_is_none() -> None:
+    """Each node of a run, with what cannot be called, or may not be called for a file."""
+    wrong = ("''", ".", "a", "${optim.lr}", "3", "[a]", "os.system", "chimera.nothing")
+    keys = [key for key, _ in dotted.walk(plain(compose([]))) if key.endswith("._target_")]
+    for count, key in enumerate(sorted(keys)):
+        if key != "scale._target_":  # a scale's node is read, and never built
+            code, said = outcome(
+                partial(main, ["show", f"++{key}={wrong[count % len(wrong)]}"]), 60
+            )
+            assert (code, said.count("error: ")) == (2, 1), said
+
+
 def sound(kind: str, name: str) -> dict[str, Any]:
     """The files of a sound folder of a kind."""
     folders = {"mmlu": mmlu("Is it?,a,b,c,d,A"), "sst2": sst2("so\t1\n"), "stsb": stsb("a,b,1\r\n")}

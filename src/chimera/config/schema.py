@@ -13,6 +13,7 @@ import builtins
 import inspect
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import is_dataclass
@@ -21,6 +22,8 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from hydra.errors import HydraException
+from hydra.utils import instantiate
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from chimera.config.groups import BUILT
@@ -54,7 +57,7 @@ def check_targets(values: Mapping[str, Any]) -> None:
         UserError: naming the node.
     """
     for key, value in {**dict.fromkeys(f"{group}._target_" for group in NODES), **values}.items():
-        if f".{key}".endswith("._target_") and not isinstance(value, str):
+        if f".{key}".endswith("._target_") and not re.fullmatch(r"\w+(\.\w+)+", str(value)):
             raise UserError(
                 f"{key}={shown(value)} names no class; it takes a dotted path, as in package.Class"
             )
@@ -213,18 +216,19 @@ def arguments(path: str) -> dict[str, Any]:
     """Hyperparameters of a class or function: arguments that YAML sets, with their types.
 
     Raises:
-        UserError: the path cannot be imported.
+        UserError: the path cannot be imported, or Hydra does not let a file call it.
     """
     from_source = keywords(path)
     if from_source is not None:
         return from_source
     try:
+        instantiate({"_target_": path, "_partial_": True})  # Hydra's rules: some may not be called
         target = resolve_name(path)
         found = inspect.signature(target, eval_str=True)
-    except (ImportError, AttributeError, ValueError, TypeError, NameError) as error:
+    except (HydraException, AttributeError, ValueError, TypeError, NameError) as error:
         raise UserError(
-            f"_target_={path} cannot be imported ({error}); name a class or function by its dotted"
-            " path"
+            f"_target_={path} cannot be imported ({one_line(error)}); name a class or function by"
+            " its dotted path"
         ) from error
     # All fields of a settings dataclass are keys. Of a component, keyword-only arguments and those
     # with a default are keys; the others (site, parts) are passed by the model's assembly.

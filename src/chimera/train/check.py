@@ -88,7 +88,7 @@ def check_settings(
     for key in hints:
         once(key, config[key], partial(check_value, key, config[key], hints[key]))
     for group in (*BUILT, "scale", "launcher"):
-        if _ours(config[group]):
+        if _ours(config[group]) or group not in (*ZOO, "task", "optim"):
             deep = group != "optim"
             once(group, config[group], partial(check_node, group, config[group], deep=deep))
     for where, node in _of_lightning(config):
