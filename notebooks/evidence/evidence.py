@@ -361,6 +361,39 @@ def order(of: Report) -> str:
     return f"{shown} ({firm[0]} significantly); {len(against)} against it ({firm[1]} significantly)"
 
 
+def at_chance(of: Report) -> str:
+    """Why no row of a table shows that it learned the task; empty if one does.
+
+    A row has to end better than every trivial predictor of the report and, where answers are
+    classes, to be right more often than the majority class.
+    """
+    best = of.rows.index[0]
+    sign = 1.0 if of.table.better == "higher" else -1.0
+    for name, value in of.baselines.items():
+        if sign * (of.rows["mean"][best] - value) <= 0:
+            return f"the best row is not better than the baseline `{name}` ({value:.2f})"
+    values = {value for row in of.rows.index for value in of.values(row).values()}
+    kept = runs()  # equal rows of two tables are one run, kept with either
+    kept = kept[kept[of.table.metric].isin(values)] if of.baselines else kept[:0]
+    accuracy = kept.groupby("row")[["val/accuracy", "val/majority_accuracy"]].mean().dropna()
+    if len(accuracy) and not (accuracy.iloc[:, 0] > accuracy.iloc[:, 1]).any():
+        high, majority = accuracy.max()
+        return f"no row is right as often as the majority class ({high:.2f} against {majority:.2f})"
+    return ""
+
+
+def on_plateau(of: Report) -> list[str]:
+    """Rows of language models that hardly know more than how frequent each token is.
+
+    Their mean perplexity is above half of the unigram model's.
+    """
+    log = nats(of.table.metric)
+    if "unigram" not in of.baselines:
+        return []
+    level = log(of.baselines["unigram"]) - math.log(2)
+    return [str(row) for row, mean in of.rows["mean"].items() if log(mean) > level]
+
+
 def choosing(path: str, scale: str = "medium") -> pd.DataFrame:
     """Runs that chose the rates of a table's rows: row, rate, seed, `shown` (bold: the chosen)."""
     lines = tried(path, scale)

@@ -175,6 +175,42 @@ def test_a_verdict_is_read_off_the_interval(tmp_path: Path) -> None:
     assert "experiments/bitnet_qdyt/norms/results/medium/report.md) |" in text
 
 
+def test_rows_that_learn_nothing_are_marked(tmp_path: Path) -> None:
+    """The unigram model of `reported` has 600: half of it is the end of the plateau."""
+    rows = {"qdyt": [250, 290], "layernorm": [299, 300], "static_tanh": [299, 303]}
+    reported(tmp_path, "bitnet_qdyt/norms", rows)
+    one = evidence.report("bitnet_qdyt/norms", tmp_path)
+    assert one is not None
+    assert not evidence.at_chance(one)
+    assert evidence.on_plateau(one) == ["static_tanh"]
+    reported(tmp_path, "bitnet_qdyt/ffn", {"swiglu": [601, 602], "relu2": [600, 650]})
+    other = evidence.report("bitnet_qdyt/ffn", tmp_path)
+    assert other is not None
+    assert "not better than the baseline `unigram` (600.00)" in evidence.at_chance(other)
+    assert {*evidence.on_plateau(other)} == {"swiglu", "relu2"}
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("saidl/adapters", "majority class"),
+        ("saidl/epochs", "majority class"),  # whose runs are those of the adapters
+        ("titan/stsb", "`overlap`"),
+        ("saidl/hybrids", ""),
+        ("saidl/targets", ""),
+    ],
+)
+def test_tables_at_chance_leave_the_list(path: str, says: str) -> None:
+    of = evidence.report(path)
+    assert of is not None
+    found = evidence.at_chance(of)
+    assert says in found
+    assert bool(says) == bool(found)
+    texts = shown(nbformat.read(FOLDER / "results.ipynb", as_version=4))
+    lists = [t for t in texts if "| table |" in t and of.link(of.table.title) in t]
+    assert ["| at chance |" in t for t in lists] == [bool(says)]
+
+
 def test_claims_name_rows_of_their_tables() -> None:
     listed = pd.read_csv(FOLDER / "claims.csv")
     for path, part in listed.groupby("table"):
