@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import math
 import os
+import random
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from chimera.callback.log.progress import Progress
-from chimera.callback.log.steps import Step, StepLog
+from chimera.callback.log.steps import Spikes, Step, StepLog
 from chimera.errors import UserError
 from chimera.rundir.steps import read
 
@@ -63,6 +66,25 @@ def test_a_row_is_on_disk_at_once_and_says_what_was_applied(tmp_path: Path) -> N
 def test_without_clipping_the_norm_is_the_norm(tmp_path: Path) -> None:
     log_to(tmp_path / "steps.csv").on_step(step(1, clip=0.0))
     assert read(tmp_path / "steps.csv")["grad_norm"][0] == 3.0
+
+
+def test_spikes_of_the_gradient_are_counted_also_over_a_resume() -> None:
+    draw = random.Random(0)
+    norms = [10 / (1 + step / 50) + draw.gauss(2, 0.2) for step in range(600)]
+    assert _spikes(norms).count == 0  # falling and noisy
+    for step in (250, 400, 401):
+        norms[step] *= 10
+    norms[300] = math.nan
+    assert _spikes(norms).count == 3
+    assert _spikes(norms[400:], Spikes(**asdict(_spikes(norms[:400])))) == _spikes(norms)
+    assert _spikes([*norms[:99], 1e9]).count == 0  # too early to know what is usual
+
+
+def _spikes(norms: list[float], spikes: Spikes | None = None) -> Spikes:
+    spikes = spikes or Spikes()
+    for norm in norms:
+        spikes.add(norm)
+    return spikes
 
 
 def test_resume_cuts_off_what_the_checkpoint_does_not_know(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def facts_after(trainer: pl.Trainer) -> dict[str, Any]:
         "steps": trainer.global_step,
         "validations": checkpoints.validations,
         "epochs": by_epoch,
+        "gradient_spikes": steps.spikes.count,
         "skipped": {"not_finite": guard.skipped, "scaler": guard.scaler_skipped},
     }
 

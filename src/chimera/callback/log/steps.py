@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,31 @@ def mean_loss(steps: Collection[Step]) -> float:
     return sum(losses) / len(losses) if losses else math.nan
 
 
+@dataclass
+class Spikes:
+    """Counts the steps whose gradient norm before clipping is far above that of the steps before.
+
+    That is by seven standard deviations, as in OLMo 2's spike score (arXiv 2501.00656, 3.2); the
+    mean and the deviation are running ones of some hundred steps here.
+    """
+
+    count: int = 0
+    steps: int = 0
+    mean: float = 0.0
+    square: float = 0.0
+
+    def add(self, norm: float) -> None:
+        """Count a step; one with a norm that is not finite is left out."""
+        if not math.isfinite(norm):
+            return
+        deviation = math.sqrt(max(self.square - self.mean**2, 0.0))
+        self.count += self.steps >= 100 and norm > self.mean + 7 * deviation
+        self.steps += 1
+        share = max(1 / self.steps, 0.01)
+        self.mean += share * (norm - self.mean)
+        self.square += share * (norm**2 - self.square)
+
+
 class Steps(Callback):
     """Makes the record of each optimiser step and calls `on_step(step)` of every callback with one.
 
@@ -80,6 +105,7 @@ class Steps(Callback):
         self.last: Step | None = None  # of which all listeners know
         self.tokens = 0
         self.seconds = 0.0
+        self.spikes = Spikes()
         self._listeners: list[Any] = []
         self._micro: list[dict[str, Any]] = []
         self._tokens = 0
@@ -98,10 +124,12 @@ class Steps(Callback):
         """Of this process, and of those before it up to the checkpoint resumed from."""
         return self._wall_before + time.perf_counter() - self._began
 
-    def state_dict(self) -> dict[str, float]:
-        return {"tokens": self.tokens, "seconds": self.seconds, "wall": self.wall_seconds}
+    def state_dict(self) -> dict[str, Any]:
+        counted = {"tokens": self.tokens, "seconds": self.seconds, "wall": self.wall_seconds}
+        return {**counted, "spikes": asdict(self.spikes)}
 
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.spikes = Spikes(**state_dict["spikes"])
         self.tokens = int(state_dict["tokens"])
         self.seconds = state_dict["seconds"]
         self._wall_before = state_dict["wall"]
@@ -147,6 +175,7 @@ class Steps(Callback):
         if self._warm:
             self.tokens += step.tokens
             self.seconds += step.seconds
+        self.spikes.add(step.grad_norm)
         self._warm = True
         self._clock = now
         self._tokens = 0
