@@ -99,3 +99,12 @@ def test_arguments_that_are_wrong_are_one_line(capsys: pytest.CaptureFixture[str
     )
     assert main(["sweep", "+saidl=gates", "seed=0"]) == 2
     assert "saidl/gates is computed, without runs" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.delattr(gates, "step_by_step")  # the work
+    with pytest.raises(UserError, match="to=.*/file is a file; name another"):
+        gates.main([f"to={tmp_path}/file/new"])

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chimera.config.arguments import read
 from chimera.config.tables import load_computed
 from chimera.errors import UserError, one_line
 from chimera.paths import home
 from chimera.report.formatting import block, markdown, show_grid
 from chimera.report.markdown import grid
 from chimera.report.style import save
-from chimera.safe_io import make_folder, replacing, write_atomic
+from chimera.safe_io import check_place, make_folder, replacing, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,24 +53,27 @@ class Options:
     to: Path | None = None
 
 
-def publish(
-    path: str,
-    grids: Sequence[Grid],
-    figures: Mapping[str, Figure],
-    to: Path | None = None,
-    words: Sequence[str] = (),
-) -> None:
+def place(path: str, arguments: Sequence[str]) -> Path:
+    """The folder for the files of a table, by its command line; looked at before the work.
+
+    Raises:
+        UserError: it cannot be made, or an argument is none.
+    """
+    given = read(Options, arguments, f"chimera table {path} [to=<folder>]").to
+    check_place(folder := given or home() / "reports" / path, key="to")
+    return folder
+
+
+def publish(path: str, grids: Sequence[Grid], figures: Mapping[str, Figure], folder: Path) -> None:
     """Print a computed table; write its report.md, a CSV file for each grid and its figures.
 
     Args:
         path: `<paper>/<table>`.
         grids: in the order of the report.
         figures: by the names of their files.
-        to: folder of the files; None: `reports/<paper>/<table>`.
-        words: arguments that gave these numbers, besides `to=`.
+        folder: of the files.
     """
     table = load_computed(path)
-    folder = to or home() / "reports" / path
     make_folder(folder, of=folder, key="to")
     for part in grids:
         show_grid(part.title, part.head, (), part.body)
@@ -82,8 +86,7 @@ def publish(
     for part in grids:
         parts += [f"## {markdown(part.title)}", grid(part.head, part.body)]
     parts += [f"![{name}]({name}.png)" for name in figures]
-    command = " ".join(["chimera table", path, *words])
-    parts += ["## Reproduce", block(command, "bash")]
+    parts += ["## Reproduce", block(f"chimera table {path}", "bash")]
     write_atomic(folder / "report.md", "\n\n".join(parts) + "\n")
     print(folder)
 

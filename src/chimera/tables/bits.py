@@ -19,7 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.config.tables import Row, load
 from chimera.contract import Packable, Ternary
@@ -27,7 +26,7 @@ from chimera.model.assemble import unfilled
 from chimera.ops.flops import Count
 from chimera.quant.shared.layers import Linear
 from chimera.quant.shared.packing import byte_report
-from chimera.tables import Grid, Options, publish, run
+from chimera.tables import Grid, place, publish, run
 from chimera.tables.parameters import VOCABULARY
 from chimera.train.build import build_task
 
@@ -35,7 +34,6 @@ TABLE = "bitnet_qdyt/compute"
 #: Table of the models.
 MODELS = "bitnet_qdyt/main"
 FULL = 32.0
-USAGE = f"chimera table {TABLE} [to=<folder>]"
 
 
 class Cost(NamedTuple):
@@ -117,7 +115,8 @@ def grid() -> Grid:
 
 def main(arguments: Sequence[str]) -> None:
     """Print and write the table."""
-    publish(TABLE, [grid()], {}, read(Options, arguments, USAGE).to)
+    folder = place(TABLE, arguments)
+    publish(TABLE, [grid()], {}, folder)
 
 
 if __name__ == "__main__":

@@ -23,15 +23,13 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
-from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.contract import Context
 from chimera.model.assemble import build_model, choose
 from chimera.ops.flops import Count
-from chimera.tables import Grid, Options, publish, run
+from chimera.tables import Grid, place, publish, run
 
 TABLE = "titan/complexity"
-USAGE = f"chimera table {TABLE} [to=<folder>]"
 #: Name, choice of the mixer, and what Table 7 says of training, and of a token in recurrent form.
 MIXERS = {
     "retention, parallel": (["mixer=retnet", "mixer.form=parallel"], "L²d", "d²"),
@@ -197,9 +195,9 @@ def times() -> Grid:
 
 def main(arguments: Sequence[str]) -> None:
     """Print and write the tables."""
-    to = read(Options, arguments, USAGE).to
+    folder = place(TABLE, arguments)
     grids = [by_length(train=False), by_length(train=True), recurrent(), by_steps(), times()]
-    publish(TABLE, grids, {}, to)
+    publish(TABLE, grids, {}, folder)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,7 @@ import torch
 from numpy.typing import NDArray
 
 from chimera.adapter.sora import Gate, SignAtZero
-from chimera.config.arguments import read
-from chimera.tables import Grid, Options, publish, run
+from chimera.tables import Grid, place, publish, run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +58,6 @@ ZEROS = 5
 SEEDS = 10
 SHOWN = 2
 TABLE = "saidl/gates"
-USAGE = f"chimera table {TABLE} [to=<folder>]"
 
 
 @dataclass(frozen=True)
@@ -220,13 +218,13 @@ def _size(g: Array) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Print and write the tables and figures."""
-    to = read(Options, arguments, USAGE).to
+    folder = place(TABLE, arguments)
     paper = without_task(np.ones(8))
     landing = without_task(np.ones(8), 0.125, 0.125)
     elsewhere = without_task(np.random.default_rng(0).normal(size=8), 0.125, 0.125)
     shown = lasso(SHOWN)
     grids = [step_by_step(paper), at_zero(landing, elsewhere), solutions(shown), by_seed()]
-    publish(TABLE, grids, {"gates": draw(paper, landing), "lasso": draw_lasso(shown)}, to)
+    publish(TABLE, grids, {"gates": draw(paper, landing), "lasso": draw_lasso(shown)}, folder)
 
 
 def draw(paper: Problem, landing: Problem) -> Figure:

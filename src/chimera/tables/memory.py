@@ -19,19 +19,17 @@ from typing import Any
 
 import torch
 
-from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.model.assemble import unfilled
 from chimera.ops.live_bytes import allocated_bytes
 from chimera.optim.optimizer import build, groups
-from chimera.tables import Grid, Options, publish, run
+from chimera.tables import Grid, place, publish, run
 from chimera.task.base import Task
 from chimera.task.memory import HALF, nbytes, passes_bytes, weight_bytes
 from chimera.train.build import build_task
 from chimera.train.model_summary import memory, update_of, vocabulary_of
 
 TABLE = "titan/memory"
-USAGE = f"chimera table {TABLE} [to=<folder>]"
 #: Bytes of the card of the claim.
 CARD = 24e9
 MODELS = {
@@ -161,8 +159,8 @@ def measured(config: dict[str, Any], length: int) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """Print and write both tables."""
-    to = read(Options, arguments, USAGE).to
-    publish(TABLE, [at_full_size(), against_steps()], {}, to)
+    folder = place(TABLE, arguments)
+    publish(TABLE, [at_full_size(), against_steps()], {}, folder)
 
 
 if __name__ == "__main__":
