@@ -108,11 +108,14 @@ def test_a_table_and_a_preset_of_ones_own(stranger: Path, monkeypatch: pytest.Mo
         assert record["choices"]["mixer"] == "running_mean"
         preset = plain(compose(["preset=mine", "scale=small"]))
         assert (preset["model"]["depth"], preset["optim"]["lr"]) == (3, 1e-3)
+        own = plain(compose(["optim=nesterov"]))
+        check_settings(own)
+        assert own["optim"]["optimizer"]["momentum"] == 0.9
     assert "mypaper/means" not in tables()
 
 
 def test_the_page_shows_every_file() -> None:
-    assert len(FILES) == 14
+    assert len(FILES) == 15
     assert "_partial_" not in PAGE  # the groups set it
 
 
@@ -122,24 +125,25 @@ def test_a_command_of_the_page_runs(
     line: str, stranger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the stranger's folder; training at smoke scale, of two steps."""
-    words = shlex.split(line.removeprefix("PYTHONPATH=. "))[1:]
+    program, *words = shlex.split(line.removeprefix("PYTHONPATH=. "))
     monkeypatch.chdir(stranger)
     monkeypatch.setenv("CHIMERA_RUNS", str(stranger / "runs"))
     if words[:2] == ["-m", "chimera.contract_tests"]:
         return  # test_the_contract_tests_run_on_them
+    assert program == "chimera"
     monkeypatch.syspath_prepend(str(stranger))
     small = [*quiet(stranger), *([] if "logger" in line else ["logger=none"])]
-    table = ["--config-dir=conf", "-m", "+mypaper=means", "seed=0,1", *small]
+    sweep = ["sweep", "--config-dir=conf", "+mypaper=means", "seed=0,1", *small]
     with folders(monkeypatch):
-        if words[0] == "-m":
-            assert train(table) == 0
-            assert main([*words[2:], "scale=smoke"]) == 0
-        elif "list" in words:
-            assert train(words[1:]) == 0
+        if words[0] in ("sweep", "list"):
+            assert main(sweep if words[0] == "sweep" else words) == 0
+        elif words[0] == "report":
+            assert main(sweep) == 0
+            assert main([*words, "scale=smoke"]) == 0
         else:
             given = {word.partition("=")[0] for word in words}
             added = [word for word in small if word.partition("=")[0] not in given]
-            assert train([*words[1:], *added]) == 0
+            assert main([*words, *added]) == 0
     assert "list" in words or [*(stranger / "runs").glob("*/run.json")]
 
 

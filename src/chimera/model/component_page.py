@@ -179,7 +179,7 @@ def _facts(target: Any) -> dict[str, str]:
         wrapped = "decoders; encoders run it both ways, by a wrapper"
         facts |= {
             "computed": ", ".join(target.forms),
-            "cost": f"{target.cost} for t tokens of width d",
+            "cost": target.cost and f"{target.cost} for t tokens of width d",
             "state": target.state_size or "none",
             "used in": wrapped if target.directions == CAUSAL else both,
         }
