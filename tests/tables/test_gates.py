@@ -106,5 +106,5 @@ def test_a_folder_that_cannot_be_is_told_before_the_work(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.delattr(gates, "step_by_step")  # the work
-    with pytest.raises(UserError, match="to=.*/file is a file; name another"):
+    with pytest.raises(UserError, match=r"to=.*/file is a file; name another"):
         gates.main([f"to={tmp_path}/file/new"])
