@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.gpu.fused import fused
+from benchmarks.gpu.fused import attention, fused, kernels_in
 from benchmarks.gpu.job import HALF
 from benchmarks.gpu.loop import loop
 from benchmarks.gpu.steps import MASKED, PRESETS, Preset
@@ -40,7 +40,7 @@ from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
 from chimera.ffn import moe
 from chimera.model.assemble import unfilled
-from chimera.ops import scan
+from chimera.ops import hadamard, scan
 from chimera.ops.flops import _OURS, _kind
 from chimera.optim.optimizer import build, groups
 from chimera.train.build import build_task
@@ -54,9 +54,6 @@ CARDS = {"H100": (3.0e12, 798e12, 52e12, 50e12, 1000e12),
          "H200": (4.3e12, 790e12, 52e12, 50e12, 1000e12)}  # fmt: skip
 #: Shares of them that a kernel of a step reaches.
 COPY, PRODUCT = 0.85, 0.75
-#: Operations for which CUDA starts several kernels.
-SEVERAL = {"native_layer_norm_backward": 3, "_fused_rms_norm_backward": 3, "sort": 4,
-           "embedding_dense_backward": 8}  # fmt: skip
 READS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select")
 #: A kernel over many tensors takes so many chunks of so many numbers.
 CHUNKS, CHUNK = 320, 65536
@@ -93,7 +90,7 @@ class Budget(TorchDispatchMode):
             made = [x for x in tree_leaves(args[0]) if isinstance(x, Tensor)]
         if not given + made:
             return
-        kernels: int = SEVERAL.get(name, 3 if "attention_backward" in name else 1)
+        kernels = kernels_in(name)
         if name.startswith(("_foreach", "_fused_adam")):
             chunks = sum(-(-x.numel() // CHUNK) for x in args[0])
             kernels = max(1, math.ceil(chunks / CHUNKS)) + ("norm" in name)
@@ -133,20 +130,6 @@ def seconds(card: str, moved: float, flops: float, dtype: torch.dtype) -> float:
     return max(moved / (COPY * bandwidth), flops / (double if dtype == torch.float64 else rate))
 
 
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
-    """One fused kernel in the precision of autocast, as on a GPU."""
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
-    repeats = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(repeats, 1) if repeats > 1 else x for x in (k, v))
-    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    parts = [x.to(dtype) for x in (q, k, v)]
-    found: Tensor = fused(*parts, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
-    return found
-
-
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """torch's own: one kernel."""
     return torch.native_dropout(x, p, True)[0] if training and p else x
@@ -165,7 +148,7 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
     with ExitStack() as stack:
         for owner, name, value in (
             (F, "scaled_dot_product_attention", attention), (F, "dropout", dropout),
-            (moe, "SEATED", ("cpu",)),
+            (moe, "SEATED", ("cpu",)), (hadamard, "BY_PRODUCTS", ("cpu",)),
             (scan, "WIDTH_CPU", scan.WIDTH_GPU),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, value))

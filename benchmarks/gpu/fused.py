@@ -3,7 +3,8 @@
 The model is compiled as a whole up to the scheduler, with the rules for Triton; no code is made and
 nothing is computed: each graph returns tensors of the right shapes. Two depths are counted, one and
 two rounds of the layers' pattern, and the other layers added as the difference: fusion stops at
-products, so equal blocks fuse alike.
+products, so equal blocks fuse alike. Attention is one kernel, as on a GPU (`attention`). Views, and
+the parts of a kernel's result, are none.
 """
 
 from __future__ import annotations
@@ -12,23 +13,30 @@ import copy
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.utils import counters, detect_fake_mode
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._inductor import compile_fx
+from torch._inductor import compile_fx, ir
 from torch._inductor import config as inductor
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import NopKernelSchedulerNode
+from torch._inductor.scheduler import BaseSchedulerNode, NopKernelSchedulerNode
 from torch._inductor.virtualized import V
 
 from benchmarks.gpu.steps import MASKED, Preset
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
 from chimera.ops import scan
+from chimera.ops.flops import _kind
 from chimera.train.build import build_task
+
+#: Operations for which CUDA starts several kernels.
+SEVERAL = {"native_layer_norm_backward": 3, "_fused_rms_norm_backward": 3, "sort": 4,
+           "embedding_dense_backward": 8}  # fmt: skip
 
 
 class Fused(NamedTuple):
@@ -75,15 +83,14 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
             given = {"index": index, "targets": torch.zeros_like(index)}
         draws = torch.arange(preset.batch) if randomness.drops(model) else None
         low = torch.autocast("cpu", half.get(preset.precision), enabled=preset.precision in half)
-        width = scan.WIDTH_CPU
-        scan.WIDTH_CPU = scan.WIDTH_GPU
-        try:
+        with (
+            patch.object(scan, "WIDTH_CPU", scan.WIDTH_GPU),
+            patch.object(F, "scaled_dot_product_attention", attention),
+        ):
             with low:
                 out = model(ids, draws=draws, **given)
                 loss = task.total_loss(out.loss, out.aux)
             loss.backward()
-        finally:
-            scan.WIDTH_CPU = width
     kernels, moved = (float(sum(column)) for column in zip(*found, strict=True))
     return Fused(kernels, moved, sum(counters["graph_break"].values()))
 
@@ -108,9 +115,41 @@ def _lower(gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any]) -> tuple[
         with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
             graph.run(*inputs)
             graph._update_scheduler()
-            nodes = [n for n in graph.scheduler.nodes if not isinstance(n, NopKernelSchedulerNode)]
-            moved = sum(node.get_read_write_buffers_sizes() for node in nodes)
-    return len(nodes), float(moved)
+            counted = [(kernels_of(node), node) for node in graph.scheduler.nodes]
+            moved = sum(n.get_read_write_buffers_sizes() for kernels, n in counted if kernels)
+    return sum(kernels for kernels, _ in counted), float(moved)
+
+
+def kernels_of(node: BaseSchedulerNode) -> int:
+    """Kernels that a node of the scheduler starts on a GPU."""
+    made = node.node
+    if isinstance(node, NopKernelSchedulerNode) or isinstance(made, ir.MultiOutput):
+        return 0
+    operation = getattr(made, "op_overload", None)
+    if not isinstance(operation, torch._ops.OpOverload):
+        return 1
+    if _kind(operation) == "view":
+        return 0
+    return kernels_in(operation._schema.name.removeprefix("aten::"))
+
+
+def kernels_in(name: str) -> int:
+    """Kernels that CUDA starts for an operation of torch that is not fused."""
+    return SEVERAL.get(name, 3 if "attention_backward" in name else 1)
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """One fused kernel in the precision of autocast, as on a GPU."""
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
+    repeats = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(repeats, 1) if repeats > 1 else x for x in (k, v))
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    parts = [x.to(dtype) for x in (q, k, v)]
+    found: Tensor = fused(*parts, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    return found
 
 
 def _hollow(gm: torch.fx.GraphModule) -> Callable[..., Any]:

@@ -76,6 +76,13 @@ def test_the_draws_are_those_of_splitmix() -> None:
     assert [value & 0xFFFF for value in found] == wanted
 
 
+def test_a_compiled_graph_drops_the_same() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(dropout, backend="aot_eager", fullgraph=True)
+    x = torch.randn(64, 32, 250)
+    assert torch.equal(compiled(x, 0.3, True, keys(), CALL), dropout(x, 0.3, True, keys(), CALL))
+
+
 def test_nothing_is_drawn_in_evaluation_or_at_zero() -> None:
     x = torch.ones(2, 3, 4)
     assert dropout(x, 0.5, False, keys(), CALL) is x

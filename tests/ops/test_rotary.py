@@ -56,3 +56,13 @@ def test_phases_turn_as_angles_do() -> None:
     assert torch.equal(turn(x, phase), rotate(x, *angles(pos, theta)))
     half = x.bfloat16()
     assert torch.equal(turn(half, phase), rotate(half, *angles(pos, theta)))
+
+
+def test_a_compiled_graph_turns_by_real_numbers() -> None:
+    torch._dynamo.reset()
+    x, pos = torch.randn(2, 3, 5, 12).double().requires_grad_(), torch.tensor([[0, 1, 2, 3, 90]])
+    phase = phases(pos, 4, 10000.0, like=x)  # the last four channels stay
+    compiled = torch.compile(turn, backend="aot_eager", fullgraph=True)(x, phase)
+    close(compiled, turn(x, phase), 1e-12)
+    both = (torch.autograd.grad(y.pow(3).sum(), x)[0] for y in (compiled, turn(x, phase)))
+    close(*both, 1e-12)

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from chimera.contract_tests import zoo
 from chimera.ops import grid
+from chimera.ops import hadamard as hadamard_ops
 from chimera.ops.hadamard import block
 from chimera.quant.shared.inputs import HasGrid, NormedPerToken, PerChannel, PerToken, Rotation
 from tests.kit import close, grads, randn
@@ -208,12 +209,26 @@ def test_blocks_are_as_large_as_they_can_be() -> None:
     assert [block(d) for d in (1, 7, 8, 50, 192, 768)] == [1, 1, 8, 2, 64, 256]
 
 
-@pytest.mark.parametrize("dim", [32, 192, 768])
-def test_fast_rotation_equals_dense_with_gradients(dim: int) -> None:
+@pytest.mark.parametrize("products", [False, True])
+@pytest.mark.parametrize("dim", [32, 192, 768, 1024])
+def test_fast_rotation_equals_dense_with_gradients(
+    monkeypatch: pytest.MonkeyPatch, dim: int, products: bool
+) -> None:
+    monkeypatch.setattr(hadamard_ops, "BY_PRODUCTS", ("cpu",) if products else ())
     x, weight = randn(3, 5, dim).requires_grad_(), randn(3, 5, dim)
     fast, dense = (rotation(dim, t)(x) for t in ("fast", "dense"))
     close(fast, dense, 1e-12)
     close(grads((fast * weight).sum(), [x]), grads((dense * weight).sum(), [x]), 1e-12)
+
+
+@pytest.mark.parametrize("dim", [768, 2048])
+def test_a_compiled_rotation_has_products_and_sums(dim: int) -> None:
+    torch._dynamo.reset()
+    rotate = rotation(dim, "fast")
+    x, weight = randn(5, dim).requires_grad_(), randn(5, dim)
+    y = torch.compile(rotate, backend="aot_eager", fullgraph=True)(x)
+    close(y, rotate(x), 1e-12)
+    close(grads((y * weight).sum(), [x]), grads((rotate(x) * weight).sum(), [x]), 1e-12)
 
 
 def test_the_input_of_a_rotation_is_left_alone_and_may_be_strided() -> None:

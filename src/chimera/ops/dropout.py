@@ -93,7 +93,15 @@ def dropout(
 
 
 def draws(keys: Int[Tensor, "*n"], width: int, call: int) -> Int[Tensor, "*n d"]:
-    """Uniform int16 for each row and channel."""
+    """Uniform 16-bit numbers for each row and channel.
+
+    A compiled graph computes the hash again for each of its four channels: that costs less than to
+    write it to memory and read it, which a view of other width takes.
+    """
+    if torch.compiler.is_compiling():
+        channels = _int64(torch.arange(width, device=keys.device), keys)
+        hashes = _mix(keys[..., None] + (channels // LANES * GOLDEN + call))
+        return hashes << (LANES - 1 - channels % LANES) * 16 >> 48
     groups = _int64(torch.arange(-(-width // LANES), device=keys.device), keys)
     return _mix(keys[..., None] + (groups * GOLDEN + call)).view(torch.int16)[..., :width]
 

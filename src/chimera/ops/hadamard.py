@@ -21,6 +21,11 @@ from chimera.ops.precision import autocast_off, wide, widen
 
 #: Order of H below which one small matrix product is faster than butterflies (on one CPU core).
 RADIX = 16
+#: Devices that compute the stages as products: in place, each takes three kernels there.
+BY_PRODUCTS = ("cuda",)
+#: Orders of the first product and, in a compiled graph, of the others: it fuses sums of four.
+WIDEST = 64
+NARROW = 4
 
 
 def block(d: int) -> int:
@@ -28,13 +33,16 @@ def block(d: int) -> int:
     return d & -d
 
 
-def signs(n: int) -> Float[Tensor, "n n"]:
-    """Sylvester's Hadamard matrix of order n, a power of two, with entries ±1 (not normalised)."""
-    h = torch.ones(1, 1)
-    pair = torch.tensor([[1.0, 1.0], [1.0, -1.0]], device=h.device)
-    while len(h) < n:
-        h = torch.kron(pair, h)
-    return h
+def signs(n: int, device: torch.device | None = None) -> Float[Tensor, "n n"]:
+    """Sylvester's Hadamard matrix of order n, a power of two, with entries ±1 (not normalised).
+
+    H_ij = −1 if i and j have an odd number of bits in common.
+    """
+    index = torch.arange(n, device=device)
+    common = index[:, None] & index
+    for bits in (16, 8, 4, 2, 1):
+        common = common ^ (common >> bits)
+    return 1.0 - 2.0 * (common & 1)
 
 
 def rotate_dense(x: Float[Tensor, "*b d"], h: Float[Tensor, "n n"]) -> Float[Tensor, "*b d"]:
@@ -45,10 +53,11 @@ def rotate_dense(x: Float[Tensor, "*b d"], h: Float[Tensor, "n n"]) -> Float[Ten
 
 
 def rotate_fast(x: Float[Tensor, "*b d"], h: Float[Tensor, "r r"], n: int) -> Float[Tensor, "*b d"]:
-    """Compute the same numbers by butterflies, O(d·log n); `h` = signs(min(n, RADIX)).
+    """Compute the same numbers in O(d·log n) on a CPU; `h` = signs(min(n, WIDEST)).
 
     One product with H_r computes the lowest log2 r stages. Each higher stage adds and subtracts
-    contiguous halves at distance r, 2r, ….
+    contiguous halves at distance r, 2r, …. On a GPU and in a compiled graph, products with parts
+    of `h` compute the higher stages too: H_{m·r} = H_m ⊗ H_r.
     """
     return _Butterfly.apply(x, h, n)
 
@@ -66,6 +75,9 @@ class _Butterfly(Function):
 
 
 def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
+    if x.device.type in BY_PRODUCTS or torch.compiler.is_compiling():
+        return _products(x, h, n)
+    h = h[:RADIX, :RADIX]  # Sylvester's matrix of that order
     with autocast_off(x):
         y = widen(x).reshape(-1, len(h)) @ (h.to(wide(x)) * n**-0.5)  # sums over n values
     stride = len(h)
@@ -74,4 +86,20 @@ def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
         a.add_(b)
         b.mul_(-2).add_(a)  # a already holds a + b, and (a + b) − 2b = a − b; 2b is exact
         stride *= 2
+    return y.view(x.shape).to(x.dtype)
+
+
+def _products(x: Tensor, h: Tensor, n: int) -> Tensor:
+    sums = torch.compiler.is_compiling()
+    with autocast_off(x):
+        # Made anew in a graph, where layers with the same input then share what they compute.
+        h = (signs(len(h), x.device) if sums else h).to(wide(x))
+        y = widen(x).reshape(-1, len(h)) @ (h * n**-0.5)
+        stride = len(h)
+        while stride < n:
+            order = min(n // stride, NARROW if sums else len(h))
+            y = y.view(-1, order, stride)
+            part = h[:order, :order]
+            y = (part[..., None] * y[:, None]).sum(2) if sums else part @ y
+            stride *= order
     return y.view(x.shape).to(x.dtype)

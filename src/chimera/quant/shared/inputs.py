@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from chimera.contract_gguf import GGUF, NotInGGUF
 from chimera.ops import reduce
 from chimera.ops.grid import AWAY, rms_codes, rms_grid, to_codes, to_grid
-from chimera.ops.hadamard import RADIX, block, rotate_dense, rotate_fast, signs
+from chimera.ops.hadamard import WIDEST, block, rotate_dense, rotate_fast, signs
 from chimera.ops.integer import Grid
 from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import recomputing, straight
@@ -196,7 +196,7 @@ class Rotation(nn.Module):
         super().__init__()
         self.n = block(dim)
         self.fast = transform == "fast"
-        order = min(self.n, RADIX) if self.fast else self.n
+        order = min(self.n, WIDEST) if self.fast else self.n
         self.register_buffer("matrix", signs(order), persistent=False)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
