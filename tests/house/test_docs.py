@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import yaml
 
 from chimera.cli.main import main
 from chimera.config.compose import compose, plain
@@ -102,6 +103,17 @@ def test_every_paper_that_a_table_names_is_explained() -> None:
     sources = [*map(load, tables()), *map(load_computed, computed_tables())]
     named = {name for table in sources for name in re.findall(r"\b[A-Z]{4,}\b", table.source)}
     assert named - {"SPEC"} == explained
+
+
+def test_both_citations_agree() -> None:
+    bibtex = dict(re.findall(r"(\w+) = {+(.*?)}+,?\n", (DOCS / "reference/cite.md").read_text()))
+    other = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {key: bibtex[key] for key in ("title", "version", "license")} == {
+        key: other[key] for key in ("title", "version", "license")
+    }
+    assert bibtex["author"] == other["authors"][0]["name"]
+    assert "year" in bibtex
+    assert "url" in bibtex
 
 
 def lines() -> Iterator[tuple[str, str]]:

@@ -32,7 +32,7 @@ def test_the_page_of_a_mixer() -> None:
     option = "16 (an integer of at least 1): n, numbers in the state per channel."
     assert lines_of(text, "  state") == option
     assert "null (an integer of at least 1 or null): rank of" in lines_of(text, "  dt_rank")
-    assert lines_of(text, "source") == "M8; arXiv 2312.00752"
+    assert lines_of(text, "source") == "arXiv 2312.00752"
     assert lines_of(text, "cost") == "t·d·(d + n) for t tokens of width d"
     assert "encoders run it both ways" in lines_of(text, "used in")
     assert lines_of(text, "with position") == "learned, none, sinusoidal"

@@ -225,5 +225,7 @@ def export(options: Export, words: list[str]) -> int:
         about = folder.export(
             run, options.to, pack=options.packed, adapter=options.adapter, trust=options.trust
         )
-        print(f"{options.to}: adapter: {about['adapter']}, packed: {str(options.packed).lower()}")
+        packed = ", weights packed" if options.packed else ""
+        adapter = f", adapter {about['adapter']}" if about["adapter"] != "none" else ""
+        print(f"{options.to}: a folder for transformers{packed}{adapter}; see its README.md")
     return 0

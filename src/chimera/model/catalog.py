@@ -47,6 +47,8 @@ HEADS = {
     "mixer": ("name", "what it is", "source", "forms", "encoder", "positions", "cost", "state"),
 }
 PLAIN = ("name", "what it is", "source")
+#: Ids of the specification, which a reader of the tables does not have.
+IDS = re.compile(r"^((\w\d+( slstm)?|(ffn )?`\w+`)(, |; |$))+")
 #: Characters of a line that has room for all columns.
 WIDE = 150
 
@@ -64,7 +66,7 @@ def _row(group: str, name: str) -> Row:
     module = inspect.getmodule(target)
     assert module is not None
     what = _comment(text) or _first_line(target)
-    source = getattr(target, "source", "") or _in_brackets(module.__doc__ or "")
+    source = papers(getattr(target, "source", "") or _in_brackets(module.__doc__ or ""))
     if group != "mixer":
         return Row(name, what, source)
     if not inspect.isclass(target):  # a function that returns one of its members
@@ -80,6 +82,11 @@ def _row(group: str, name: str) -> Row:
         mixer.cost,
         mixer.state_size or "none",
     )
+
+
+def papers(source: str) -> str:
+    """The papers of a component's `source`, without the ids before them."""
+    return IDS.sub("", source)
 
 
 def _title(group: str, name: str) -> str:

@@ -26,6 +26,7 @@ from chimera.config.settings import Model
 from chimera.contract import CAUSAL, Mixer
 from chimera.errors import UserError, nearest
 from chimera.model.assemble import check_model, choose
+from chimera.model.catalog import papers
 from chimera.program import command_name
 
 #: A small shape that every component accepts.
@@ -173,7 +174,7 @@ def _documented(target: Any) -> Iterator[tuple[str, str]]:
 
 
 def _facts(target: Any) -> dict[str, str]:
-    facts = {"source": getattr(target, "source", "")}
+    facts = {"source": papers(getattr(target, "source", ""))}
     if inspect.isclass(target) and issubclass(target, Mixer):
         both = "encoders and decoders"
         wrapped = "decoders; encoders run it both ways, by a wrapper"

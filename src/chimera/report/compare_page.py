@@ -248,7 +248,7 @@ def show(comparison: Comparison, folder: Path) -> None:
             body.append(cells)
         shown += len(body)
         if body:
-            numbers = (table.metric, "runs", "tokens/s", "GB")
+            numbers = (table.metric, "mean of", "tokens/s", "GB")
             formatting.show_grid(table.order, table.keys or ("",), numbers, body)
     if rest := len(comparison.groups) - shown:
         print(f"and {rest} more in compare.csv")

@@ -46,6 +46,7 @@ def overview(config: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": config["name"],
         "vocabulary": vocabulary,
+        "processes": ranks(config["trainer"]),
         **facts,
         "ternary": ternary_by_component(model),
         "memory": needed,
@@ -218,6 +219,7 @@ def text(found: dict[str, Any]) -> str:
             "",
         ]
     needed = found["memory"]
+    each = " in each process" if found["processes"] > 1 else ""
     of = ", ".join(f"{k} {_mb(v)}" for k, v in needed.items() if k != "total")
     kept = found["disk"]
     ends = f"{kept['epoch']} at ends of epochs"
@@ -229,8 +231,8 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(
         [
             *lines,
-            f"memory of a step: about {_mb(needed['total'])} in each process ({of}), and what"
-            " allocators and libraries take",
+            f"memory of a step: about {_mb(needed['total'])}{each} ({of});"
+            " allocators and libraries take more",
             f"disk: at most about {_mb(kept['total'])}: checkpoints of {_mb(kept['checkpoint'])},"
             f" {kept['newest']} newest, {kept['best']} best, {ends}",
             f"vocabulary: {found['vocabulary']:,}; diagrams: format=mermaid, format=pipeline",
