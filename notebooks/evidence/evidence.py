@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 from IPython.display import Markdown, display
 
-from chimera.config.tables import Table, best_rates, chosen_rate, load, tried
+from chimera.config.tables import Table, best_rates, chosen_rate, load, tables, tried
 from chimera.paths import EXPERIMENTS, ROOT
 from chimera.report import formatting
 from chimera.report.stats import Difference, corrected, paired
@@ -326,19 +326,27 @@ def not_run() -> pd.DataFrame:
     """not_run.json without complete tables, in its order of worth: what, runs, why, command, hours.
 
     A job has one core, so core-hours are runs × the mean seconds of a run like it, from a committed
-    report, × how many times longer a run is.
+    report or else the table's kept runs, × how many times longer a run is. What is no table's name
+    is more runs of a table, which leave the list by hand.
     """
     file = Path(__file__).with_name("not_run.json")
     entries = json.loads(file.read_text(encoding="utf-8"))
-    found = pd.DataFrame([entry for entry in entries if not complete(entry["what"])])
-    hours = []
-    for entry in found.fillna({"times": 1}).itertuples():
-        paper, name, *row = str(entry.like).split("/")
-        known = report(f"{paper}/{name}")
-        assert known is not None, entry.like
-        seconds = known.rows.loc[row or [*known.rows.index], "seconds"].mean()
-        hours.append(float(entry.runs * seconds * entry.times / 3600))
+    known = {path for path in tables() if complete(path)}
+    found = pd.DataFrame([entry for entry in entries if entry["what"] not in known])
+    hours = [
+        float(entry.runs * _seconds(entry.like) * entry.times / 3600)
+        for entry in found.fillna({"times": 1}).itertuples()
+    ]
     return found.assign(hours=hours)
+
+
+def _seconds(like: str) -> float:
+    """Mean seconds of the runs of a table, or of one of its rows."""
+    paper, name, *row = like.split("/")
+    of = report(f"{paper}/{name}")
+    if of is None:
+        return float(runs(f"{paper}/{name}")["wall_seconds"].mean())
+    return float(of.rows.loc[row or [*of.rows.index], "seconds"].mean())
 
 
 def order(of: Report) -> str:

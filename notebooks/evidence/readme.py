@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 from bootstrap import iqm, iqm_difference
+from convolution import COLOURS, PAIRS
 from evidence import PARTS, between, claims, not_run, report, results, table
 from matplotlib.axes import Axes
 from small_tasks import profiles, scores
@@ -26,8 +27,6 @@ FILE = ROOT / "README.md"
 PAPERS = ROOT / "docs" / "evidence" / "papers.md"
 #: The notebooks, from the README.
 PAGES = "notebooks/evidence"
-#: Without and with the part.
-COLOURS = ("#0072B2", "#D55E00")
 #: What an interval says, and its colour.
 VERDICTS = {"holds": "#0072B2", "does not hold": "#D55E00", "open": "0.45"}
 OFFSET: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}
@@ -55,9 +54,6 @@ def claims_found() -> str:
 
 
 #: A mixer without and with a convolution of a few tokens.
-PAIRS = (("attention", "conv_attention"), ("delta", "delta+conv=4"))
-
-
 def convolution() -> str:
     """What a convolution gives on small tasks."""
     by_mixer = scores(profiles())
@@ -67,7 +63,7 @@ def convolution() -> str:
         gained = between(*iqm_difference(high, low), "+.2f")
         told.append(f"`{without}` from {iqm(low).value:.2f} to {iqm(high).value:.2f}, by {gained}")
     return (
-        f"On {len(by_mixer['delta'])} [small tasks]({PAGES}/small_tasks.ipynb) a causal convolution"
+        f"On {len(by_mixer['delta'])} [small tasks]({PAGES}/convolution.ipynb) a causal convolution"
         f" of a few tokens lifts the score of {', and '.join(told)}. Comparing a mixer that has a"
         " convolution with one that doesn't mostly measures the convolution.\n"
     )
@@ -124,7 +120,7 @@ def left() -> str:
     found = not_run()
     lines = [
         {
-            "what": f"`{one.what}`",
+            "what": f"`{one.what}`" if "/" in one.what else one.what,
             "runs": str(one.runs),
             "core-hours": one.hours,
             "why": one.why,

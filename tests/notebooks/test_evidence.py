@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import csv
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import convolution
 import evidence
 import factorial
 import nbformat
@@ -17,9 +19,14 @@ import pytest
 import readme
 import small_tasks
 import summary
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from tools.execute_evidence import FOLDER, executed
 
+from chimera.config.compose import compose, plain
+from chimera.config.tables import tables
 from chimera.paths import ROOT
+from chimera.sweep.compose_jobs import list_jobs
+from chimera.train.check import check_settings
 from tests.notebooks.test_notebooks import code
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -339,3 +346,33 @@ def test_links_of_the_notebooks_resolve() -> None:
                 for _, address, *_ in LINK.findall(cell.source):
                     assert address.startswith("http") or (path.parent / address).exists(), address
     assert FOLDER.parents[1] == ROOT
+
+
+def test_what_the_page_of_the_convolution_says() -> None:
+    """Its words on who gains are written by hand; the tables beside them are computed."""
+    found = convolution.recall().set_index("mixer")
+    assert {"mamba2", "gated_delta", "hyena"} <= {*found.index[found["own"]]}
+    assert not {"attention", "delta", "retnet", "deltaproduct"} & {*found.index[found["own"]]}
+    by_task = {(line["mixer"], line["task"]): line for line in convolution.on_tasks()}
+    assert len(by_task) == 2 * 8
+    mean = small_tasks.mean
+    for (mixer, task), line in by_task.items():
+        gain = mean(line["with"]) - mean(line["without"])
+        assert gain < 0.1 or task not in ("parity", "s5"), (mixer, task)
+    for task, close in (("fuzzy_recall", True), ("regbench", True), ("induction", False)):
+        line = by_task["attention", task]
+        assert (mean(line["with"]) - mean(line["without later"]) < 0.1) == close, task
+    assert all(ratio.high < 1 for ratio in convolution.on_text().values())
+    assert all(one["with"] < one["without"] for one in convolution.shorter())
+
+
+def test_more_runs_that_were_not_run_are_jobs_of_their_commands() -> None:
+    known = tables()
+    for entry in evidence.not_run().itertuples():
+        if entry.what in known:
+            continue
+        words = [word for word in shlex.split(entry.command)[3:] if "workers=" not in word]
+        jobs = list_jobs(words, OverridesParser.create().parse_overrides(words))
+        assert len(jobs) == entry.runs, entry.what
+        for job in (jobs[0], jobs[-1]):
+            check_settings(plain(compose(job)))
