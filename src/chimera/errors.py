@@ -41,8 +41,28 @@ class LostProcessError(RuntimeError):
 
 def one_line(text: object) -> str:
     """Text as one line without control characters: a message may quote a stranger's file."""
-    line = " ".join(str(text).split())
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+    return printable(" ".join(str(text).split()))
+
+
+def printable(text: str) -> str:
+    """Text with a question mark for each control character, which a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def check_utf8(text: str, name: str = "") -> None:
+    """Refuse a name that files of a run could not hold.
+
+    Args:
+        text: of the command line or of the environment.
+        name: of it, for the message.
+
+    Raises:
+        UserError: its bytes are not UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{name}{text} is not UTF-8; rename it, or write it in UTF-8") from error
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

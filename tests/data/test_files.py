@@ -111,6 +111,18 @@ def test_a_folder_inside_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch
         Text(path=str(tmp_path)).check()
 
 
+def test_a_file_with_two_names_is_read_once_and_no_file_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(lines(60))
+    (tmp_path / "b.txt").symlink_to(tmp_path / "a.txt")
+    for path in (tmp_path, tmp_path / "*.txt"):
+        corpus = Text(path=str(path))
+        assert splits_of(corpus) == splits_of(Text(path=str(tmp_path / "a.txt")))
+        (tmp_path / "c.txt").symlink_to(tmp_path / "gone.txt")
+        with pytest.raises(UserError, match=r"c\.txt is a link to nothing"):
+            corpus.check()
+        (tmp_path / "c.txt").unlink()
+
+
 def test_files_of_their_own_for_splits(tmp_path: Path) -> None:
     for seed, name in enumerate(("x.txt", "v.txt", "t.txt")):
         (tmp_path / name).write_text(lines(60, seed))
@@ -221,7 +233,7 @@ def test_code_and_marked_text_are_read_where_the_path_names_them(tmp_path: Path,
 
 @pytest.mark.parametrize("error", [MemoryError("too little"), ImportError("no library")])
 def test_what_is_no_fault_of_the_data_passes(tmp_path: Path, monkeypatch, error: Exception) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(files.json, "loads", fail)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import os
 import random
@@ -10,7 +12,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow
 import pytest
@@ -48,13 +50,14 @@ def in_lines(**odd: Any) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in records(**odd))
 
 
-def parquet(flip: bool = True) -> bytes:
+def parquet(flip: bool = True, columns: int = 1) -> bytes:
     """One with flipped bits in its pages."""
     import pyarrow
     import pyarrow.parquet
 
     out = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.table({"text": LINES}), out)
+    table = pyarrow.table([LINES] * columns, names=["text"] * columns)
+    pyarrow.parquet.write_table(table, out)
     made = out.getvalue().to_pybytes()
     return made[:60] + bytes(byte ^ 0x55 for byte in made[60:90]) + made[90:] if flip else made
 
@@ -90,6 +93,9 @@ FUNCTIONS = [f"def f{i}(x):\n    if x:\n        return {i}\n    return 0\n" for 
 INDENTED = has("def f7(x):\n    if x:\n        return 7\n    return 0")
 TABLE = "id,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(LINES))
 BOTH = {"a.TXT": "\n".join(LINES[:200]), "b.ndjson": rows(values=LINES[200:])}
+TWICE = {f"SST-2/{p}.tsv": "sentence\tlabel\tlabel\nso\t1\t0\n" for p in ("train", "dev")}
+ASKED = mmlu("Is it?,a,b,c,d,A")
+PACKED = {f"{name}.gz": gzip.compress(text.encode()) for name, text in ASKED.items()}
 WIDE, LATIN = "x" * 140_000, {"test/l_test.csv": "¿Sí?,a,b,c,d,A\n".encode("latin1")}
 #: Name, kind, contents or files of a folder, what the one line says (None: it is read), what was
 #: read (None: it is refused). Where both are there, either is right.
@@ -108,6 +114,13 @@ CASES: list[tuple[str, str, Any, str | None, Check]] = [
     ("big.jsonl", "text", rows(f'{{"text": "a", "n": {BIG}}}'), r"big\.jsonl.*\b51\b", None),
     ("deep.jsonl", "text", rows(f'{{"text": {DEEP}'), r"deep\.jsonl.*\b51\b", None),
     ("flipped.parquet", "text", parquet(), r"flipped\.parquet", None),
+    ("twice.jsonl", "text", rows('{"text": "a", "text": "b"}'), r"\b51\b.*text twice", None),
+    ("twice.parquet", "text", parquet(False, 2), r"several columns text", None),
+    ("twice", "sst2", TWICE, r"(train|dev)\.tsv names several columns label", None),
+    ("no question", "mmlu", mmlu(",a,b,c,d,A"), r"logic_test\.csv: row 1\b", None),
+    ("of a Mac", "mmlu", ASKED | {"test/._logic_test.csv": b"\0\5"}, None, count(2)),
+    ("packed", "mmlu", PACKED, None, count(2)),
+    ("packed twice", "mmlu", ASKED | PACKED, r"second file of logic", None),
     ("broken.jsonl", "instruct", in_lines()[:-3], r"(record|line) 30\b", None),
     ("dict.json", "instruct", json.dumps(records(input={"x": 1})), r"record 8\b.*input", None),
     ("null.json", "instruct", json.dumps(records(output=None)), r"record 8\b.*output", None),
@@ -220,6 +233,34 @@ def test_places_are_used_or_refused(words: str, tmp_path: Path) -> None:
     code, said = outcome(lambda: main(words.split()))
     assert code == 0 or one_refusal(code, said)
     assert os.listdir(".") == []
+
+
+@pytest.mark.parametrize("words", ["show x=NAME", "compare NAME", "eval run=NAME", "list NAME"])
+@pytest.mark.parametrize("where", ["argument", "CHIMERA_RUNS", "HOME", "folder"])
+def test_a_name_that_is_not_utf8_is_refused(
+    words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's files could not hold it."""
+    name = os.fsdecode(bytes(tmp_path) + b"/na\xffme")
+    if where == "folder":
+        Path(name).mkdir()
+        monkeypatch.chdir(name)
+    elif where != "argument":
+        monkeypatch.setenv(where, name)
+    words = words.replace("NAME", name if where == "argument" else "x")
+    assert "na?me is not UTF-8" in one_refusal(*outcome(lambda: main(words.split())))
+
+
+@pytest.mark.parametrize("name", [b"\x1b[31m", b"na\xffme"])
+def test_names_in_a_folder_are_shown_as_plain_text(name: bytes, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "runs", ["scale=smoke", "mixer=retnet"])
+    run.rename(os.fsdecode(bytes(run.parent) + b"/" + name))
+    for words in ("compare", "clean stale=1", "records add", "doctor"):
+        out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            assert main(words.split()) == 0, words
+        out.flush()
+        assert b"\x1b" not in cast(io.BytesIO, out.buffer).getvalue(), words
 
 
 def test_an_export_replaces_only_its_own(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from chimera.errors import (
     LostProcessError,
     NotFiniteError,
     UserError,
+    check_utf8,
     nearest,
     one_line,
 )
@@ -78,11 +79,15 @@ def exit_code(run: Callable[[], Any]) -> int:
         logging.getLogger(name).setLevel(logging.ERROR)
     with outlasting_output():
         try:
-            os.getcwd()
+            here = os.getcwd()
         except FileNotFoundError:
             _say("the current folder was removed; cd to another one")
             return 2
         try:
+            check_utf8(here, "the current folder ")
+            for name, value in os.environ.items():
+                if name == "HOME" or name.startswith("CHIMERA_"):
+                    check_utf8(value, f"{name}=")
             return int(run() or 0)
         except UserError as error:
             _say(_shortened(one_line(error)))
@@ -122,6 +127,8 @@ def _say(text: str) -> None:
 class Outlasting:
     """A text stream that drops its output from the moment when nobody reads it.
 
+    What its encoding lacks, such as bytes of a file's name that are no text, is a question mark.
+
     Args:
         stream: standard output or standard error; its other methods are kept.
     """
@@ -134,8 +141,9 @@ class Outlasting:
 
     def write(self, text: str) -> int:
         """Write text; returns its length."""
+        encoding = self.stream.encoding or "utf-8"
         with self._kept():
-            self.stream.write(text)
+            self.stream.write(text.encode(encoding, "replace").decode(encoding))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:

@@ -146,7 +146,8 @@ def _add(places: list[Path], options: Kept) -> int:
                 raise
             left_out.append(f"left out: {one_line(error)}")
     new = add(found, options.to, overwrite=options.overwrite)
-    print(*(f"{record.folder}: {record.path.name}" for record in new), *left_out, sep="\n")
+    names = (f"{record.folder}: {one_line(record.path.name)}" for record in new)
+    print(*names, *left_out, sep="\n")
     same = len(found) - len(new)
     print(f"{len(new)} added" + (f", {same} there already" if same else ""))
     return 0
@@ -175,10 +176,10 @@ def clean(options: Removals, words: list[str]) -> int:
             try:
                 gone = remove(removal, days=options.stale, named=named)
             except UserError as error:
-                print(f"left: {error}")
+                print(f"left: {one_line(error)}")
                 continue
         total += gone
-        print(f"{removal.run}: {_what(removal)}, {size(gone)}")
+        print(f"{one_line(removal.run)}: {_what(removal)}, {size(gone)}")
     if options.caches:
         total += _clean_caches(every, yes=options.yes)
     if options.yes:

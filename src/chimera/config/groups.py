@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from chimera.errors import UserError
+from chimera.errors import UserError, check_utf8
 from chimera.paths import CONF, EXPERIMENTS, VARIABLE, config_folders
 from chimera.safe_io import read_yaml
 
@@ -35,11 +35,12 @@ def read_folders(arguments: Sequence[str]) -> list[str]:
     `--config-dir DIR`, `-cd DIR`, `--config-dir=DIR`, `hydra.searchpath=[file://DIR,pkg://package]`.
 
     Raises:
-        UserError: a folder that is not there.
+        UserError: a folder that is not there, or an argument that is not UTF-8.
     """
     left = list[str]()
     remaining = iter(arguments)
     for argument in remaining:
+        check_utf8(argument)
         flag, equals, value = argument.partition("=")
         if flag in ("--config-dir", "-cd"):
             add(value if equals else next(remaining, ""))

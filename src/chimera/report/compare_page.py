@@ -87,7 +87,7 @@ def folder_of(comparison: Comparison, paths: Sequence[Path]) -> Path:
     """
     text = "\n".join(sorted(str(path.absolute()) for path in paths))
     named = "-".join(re.sub(r"\W+", "_", key) for key in comparison.keys[:3]) or "runs"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(os.fsencode(text)).hexdigest()[:8]
     parents = {path.absolute().parent for path in paths}
     roots = [root.absolute() for root in (home() / "runs", *records_roots())]
     own = all(any(parent.is_relative_to(root) for root in roots) for parent in parents)
@@ -147,7 +147,7 @@ def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
 
     def address(target: Path) -> str:
         path = os.path.relpath(target.absolute(), folder.absolute())
-        return quote(Path(path).as_posix())
+        return quote(os.fsencode(Path(path).as_posix()))
 
     loader = PackageLoader("chimera", "report")
     environment = Environment(
@@ -219,7 +219,7 @@ def _csv(comparison: Comparison) -> str:
         runs = len(group.runs) if state == "DONE" else state.lower()
         line |= {"table": group.table, "n": r.n if r else 0, "runs": runs, **group.facts}
         line["differ in"] = " ".join(group.differ)
-        line["directories"] = ";".join(str(run.path) for run in group.runs)
+        line["directories"] = ";".join(one_line(run.path) for run in group.runs)
         lines.append(line)
     frame = pd.DataFrame(lines, columns=columns)
     return frame.map(_plain).rename(columns=_plain).to_csv(index=False, lineterminator="\n")

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from chimera.errors import printable
 from chimera.report import stats
 from chimera.report.stats import Difference, Spread
 
@@ -124,13 +125,13 @@ def show_grid(
     console = console or Console()
     if not console.is_terminal:
         console = Console(file=console.file, width=width)
-    grid = Table(title=None if title is None else Text(title), title_justify="left")
+    grid = Table(title=None if title is None else Text(printable(title)), title_justify="left")
     for head in left:
         grid.add_column(Text(head), overflow="fold")
     for head in right:
         grid.add_column(Text(head), justify="right", no_wrap=True)
     for cells in body:
-        grid.add_row(*map(Text, cells))
+        grid.add_row(*map(Text, map(printable, cells)))
     console.print(grid)
     return console
 

@@ -9,6 +9,7 @@ This file imports torch only to answer: mistakes in a command line are told at o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -73,18 +74,19 @@ def read(
 
 
 def _of_folder(folder: Path, part: str) -> list[Question]:
-    found = []
-    end = f"_{part}.csv"
-    for file in sorted((folder / part).glob("*")):
-        if file.name.lower().endswith(end):
+    found: dict[str, list[Question]] = {}
+    for file in sorted((folder / part).glob("[!.]*")):
+        if named := re.fullmatch(rf"(.+)_{part}\.csv(\.gz|\.zst)?", file.name, re.IGNORECASE):
+            if named[1] in found:
+                raise UserError(f"{file} is a second file of {named[1]}; remove one")
             rows = [row for _, row in read_rows(file)]
             if not rows:
                 raise UserError(f"{file} is empty; remove it, or give its questions")
-            for number, row in enumerate(rows, 1):
-                where = f"{file}: row {number}"
-                subject = file.name[: -len(end)]
-                found.append(_question(where, subject, row[0], row[1:-1], row[-1].strip()))
-    return found
+            found[named[1]] = [
+                _question(f"{file}: row {n}", named[1], row[0], row[1:-1], row[-1].strip())
+                for n, row in enumerate(rows, 1)
+            ]
+    return [question for questions in found.values() for question in questions]
 
 
 def _of_hub(part: str) -> list[Question]:
@@ -108,7 +110,7 @@ def _question(where: str, subject: str, text: str, choices: Sequence[str], gold:
     Raises:
         UserError: it has not four choices, or another answer than their letters.
     """
-    if len(choices) != len(LETTERS) or gold not in LETTERS:
+    if not text.strip() or len(choices) != len(LETTERS) or gold not in LETTERS:
         letters = ", ".join(LETTERS)
         raise UserError(f"{where} is not a question, four choices and one of {letters}; correct it")
     return Question(subject, text.strip(), tuple(choices), gold)

@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import nn
 
 from chimera import world
-from chimera.errors import UserError, one_line
+from chimera.errors import UserError, one_line, printable
 from chimera.optim.optimizer import Group, groups
 from chimera.rundir.directory import RunDir
 from chimera.task.memory import optimiser_bytes, weight_bytes
@@ -57,7 +57,8 @@ def quiet() -> None:
 
 
 def say(text: str) -> None:
-    """Print lines as they are, above a progress bar if there is one."""
+    """Print lines, above a progress bar if there is one; they may quote a stranger's file."""
+    text = "\n".join(map(printable, text.split("\n")))
     rich.get_console().print(text, highlight=False, soft_wrap=True, markup=False)
 
 

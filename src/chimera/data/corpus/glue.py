@@ -25,7 +25,7 @@ import yaml
 from chimera.data.corpus.labelled import Example, Examples, Labelled, evenly
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.source.files import by_name, read_rows
+from chimera.data.source.files import by_name, check_once, read_rows
 from chimera.errors import UserError, one_line
 
 log = logging.getLogger("chimera")
@@ -281,6 +281,7 @@ def _examples(
             raise UserError(
                 f"{source} has no column {' or '.join(candidates)}; it has {_shown(names)}"
             )
+        check_once(name or "", names, source)
     first = columns[0] or ""
     label = columns[-1]
     second = columns[1] if spec.second else None

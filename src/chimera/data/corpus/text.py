@@ -33,6 +33,7 @@ from chimera.data.source.files import (
     files_below,
     format_of,
     paragraphs,
+    regular,
     split_of,
 )
 from chimera.data.source.splits import Sources, Split, bounded, shares_of, trimmed
@@ -231,7 +232,7 @@ def _matching(key: str, path: str, pattern: Path) -> list[Path]:
     """Files that a glob matches; links to folders below `**` and hidden files are left out."""
     named = pattern.parts[bool(pattern.anchor) :]
     try:
-        found = [f for f in Path(pattern.anchor).glob("/".join(named)) if f.is_file()]
+        found = [f for f in Path(pattern.anchor).glob("/".join(named)) if not f.is_dir()]
     except (ValueError, NotImplementedError) as error:
         raise UserError(
             f"{key}={path} is no glob ({one_line(error)}); it takes {_TAKES}"
@@ -239,7 +240,7 @@ def _matching(key: str, path: str, pattern: Path) -> list[Path]:
     files = [f for f in found if not any(p[0] == "." and p not in named for p in f.parts)]
     if not files:
         raise UserError(f"{key}={path} does not exist; it takes {_TAKES}")
-    return sorted(files)
+    return regular(files)
 
 
 def _tell_left_out(folder: Path) -> None:

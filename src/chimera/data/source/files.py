@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
@@ -86,7 +86,7 @@ def files_below(folder: Path) -> list[Path]:
     """The files of a folder and of those inside, also behind links, but for hidden ones; sorted.
 
     Raises:
-        UserError: a folder inside cannot be read.
+        UserError: a folder inside cannot be read, or as of `regular`.
     """
 
     def refuse(error: OSError) -> None:
@@ -102,7 +102,21 @@ def files_below(folder: Path) -> list[Path]:
         seen.add(real)
         folders[:] = sorted(folder for folder in folders if folder[0] != ".")
         found += [Path(place, name) for name in names if name[0] != "."]
-    return sorted(file for file in found if file.is_file())
+    return regular(found)
+
+
+def regular(found: Iterable[Path]) -> list[Path]:
+    """Files in order; one that links lead to again counts once, under its first name.
+
+    Raises:
+        UserError: one is a link to nothing, a pipe or a device.
+    """
+    files = {os.path.realpath(file): file for file in sorted(found, reverse=True)}
+    for file in files.values():
+        if not file.is_file():
+            kind = "no regular file" if file.exists() else "a link to nothing"
+            raise UserError(f"{file} is {kind}; put a file there, or remove it")
+    return sorted(files.values())
 
 
 def format_of(file: Path) -> str:
@@ -286,10 +300,18 @@ def read_json(file: Path) -> Any:
     """The value of a JSON file, possibly compressed.
 
     Raises:
-        UserError: it is not JSON.
+        UserError: it is not JSON, or names a field twice.
     """
     with parsing(file, "JSON"):
-        return json.loads(read_text(file))
+        return json.loads(read_text(file), object_pairs_hook=_fields)
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it names {next(n for n in names if names.count(n) > 1)} twice")
+    return found
 
 
 def json_rows(file: Path, max_bytes: int | None = None) -> Iterator[tuple[str, Any]]:
@@ -311,18 +333,32 @@ def json_rows(file: Path, max_bytes: int | None = None) -> Iterator[tuple[str, A
         if line.strip():
             where = f"{file}: line {number}"
             with parsing(where, "JSON"):
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=_fields)
             yield where, row
 
 
 def _table_rows(file: Path, field: str) -> Iterator[tuple[str, dict[str, str]]]:
     rows = read_rows(file)
     _, names = next(rows, (0, []))
-    if names.count(field) > 1:
-        raise UserError(f"{file}: line 1 names several columns {field}; rename all but one")
+    check_once(field, names, f"{file}: line 1")
     for number, row in rows:
         where = f"{file}: line {number}"
         yield where, by_name(names, row, where)
+
+
+def check_once(column: str, names: Sequence[str], where: object) -> None:
+    """Refuse a table that has two columns of a name.
+
+    Args:
+        column: that is read.
+        names: of all columns.
+        where: file, for the message.
+
+    Raises:
+        UserError: it is there more than once.
+    """
+    if names.count(column) > 1:
+        raise UserError(f"{where} names several columns {column}; rename all but one")
 
 
 def by_name(names: Sequence[str], row: Sequence[str], where: str) -> dict[str, str]:
@@ -353,7 +389,9 @@ def _parquet_rows(file: Path, field: str) -> Iterator[tuple[str, dict[str, Any]]
         parsing(file, "Parquet"),
         pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
     ):
-        columns = [field] if field in table.schema_arrow.names else None
+        names = table.schema_arrow.names
+        check_once(field, names, file)
+        columns = [field] if field in names else None
         for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
             for row in batch.to_pylist():
                 number += 1
