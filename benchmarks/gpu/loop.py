@@ -5,7 +5,8 @@ schedules. The host waits where it reads a number of the device (`item`, `tolist
 by a mask …) or makes a tensor there of its own numbers. A wait is `early` if the optimiser has not
 started its update: then the device has nothing to do while the host goes on. What the loader and
 the optimiser read is on the host and does not count. Graphs are those that torch.compile makes of
-blocks, by the phase in which it makes them; `later` ones are compilations for nothing.
+blocks, or of all of them under `auto`, by the phase in which it makes them; `later` ones are
+compilations for nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.gpu.steps import Preset, write_text
 from chimera.config.compose import compose, plain
-from chimera.model.compiled import compile_model
+from chimera.model.compiled import compile_as
 from chimera.train.build import build_data
 from chimera.train.run import run
 
@@ -147,28 +148,40 @@ class Phases:
 def loop(preset: Preset) -> dict[str, Any]:
     """Waits of a preset's step, its graphs, milliseconds of callbacks and loader."""
     reads = Reads()
-    phases = Phases()
     with tempfile.TemporaryDirectory() as folder:
         write_text(Path(folder), 1000, 100_000)
         with reads:
             train(preset, Path(folder), reads)
-        torch._dynamo.reset()
-        counters.clear()
-        with patch("chimera.train.trainer.compile_model", partial(compile_model, backend="eager")):
-            # TITAN's 24 layers take a quarter of an hour to compile; six are one of each kind.
-            few = ["model.depth=6", "model.loops=1"] * ("preset=titan_bert_ultra" in preset.words)
-            train(preset, Path(folder), phases, "trainer.compile=true", *few)
+        graphs = {kind: compiled(preset, Path(folder), kind) for kind in ("true", "auto")}
         ms = loader_ms(preset, Path(folder))
     waits = [{kind: sum(places[kind].values()) for kind in KINDS} for places in reads.steps]
     return {
         "waits": {kind: max(waits[n - 1][kind] for n in ORDINARY) for kind in KINDS},
         "waits_logged": waits[LOGGED - 1],
         "places": {kind: dict(reads.steps[ORDINARY[0] - 1][kind]) for kind in KINDS},
-        "graphs": phases.graphs,
-        "breaks": sum(counters["graph_break"].values()),
-        "callbacks_ms": 1e3 * statistics.median(phases.seconds[n - 1] for n in ORDINARY),
+        "graphs": graphs["true"][0],
+        "breaks": graphs["true"][1],
+        "graphs_auto": graphs["auto"][0],
+        "breaks_auto": graphs["auto"][1],
+        "callbacks_ms": graphs["true"][2],
         "loader_ms": ms,
     }  # fmt: skip
+
+
+def compiled(preset: Preset, folder: Path, kind: str) -> tuple[dict[str, int], int, float]:
+    """Graphs by phase, breaks, and milliseconds of the callbacks, with `trainer.compile=<kind>`."""
+    phases = Phases()
+    torch._dynamo.reset()
+    counters.clear()
+    with (
+        patch("chimera.train.trainer.compile_as", partial(compile_as, backend="eager")),
+        patch("chimera.model.compiled.AUTOMATIC", ("cpu",)),
+    ):
+        # TITAN's 24 layers take a quarter of an hour to compile; six are one of each kind.
+        few = ["model.depth=6", "model.loops=1"] * ("preset=titan_bert_ultra" in preset.words)
+        train(preset, folder, phases, f"trainer.compile={kind}", *few)
+    ms = 1e3 * statistics.median(phases.seconds[n - 1] for n in ORDINARY)
+    return phases.graphs, sum(counters["graph_break"].values()), ms
 
 
 def line(preset: Preset, folder: Path) -> list[str]:
@@ -188,7 +201,7 @@ def line(preset: Preset, folder: Path) -> list[str]:
 def train(preset: Preset, folder: Path, watch: Callable[..., None], *more: str) -> None:
     """Run, with `watch` in the place of Lightning's call of all callbacks."""
     hooks = partial(watch, call._call_callback_hooks)
-    words = [*line(preset, folder), *more, f"run_dir={folder}/run{len(more)}"]
+    words = [*line(preset, folder), *more, f"run_dir={folder}/run{len(list(folder.glob('run*')))}"]
     on_gpu = patch("chimera.ffn.moe.SEATED", ("cpu",))
     with on_gpu, patch.object(call, "_call_callback_hooks", hooks):
         run(plain(compose(words)), words)

@@ -14,7 +14,7 @@ from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.contract_tests import zoo
 from chimera.model.assemble import build_model, choose
-from chimera.model.compiled import compile_model
+from chimera.model.compiled import compile_as, compile_model, is_compiled
 
 #: Graphs of three layers where it is not one: numbers that depend on the layer, kinds of layers.
 GRAPHS = {"differential": 3, "hgrn2": 3}
@@ -78,3 +78,27 @@ def test_names_of_weights_stay() -> None:
     whole = torch.nn.Linear(2, 2)
     compile_model(whole, backend="eager")
     assert whole._compiled_call_impl is not None  # type: ignore[attr-defined]
+
+
+def test_auto_is_one_graph_on_a_gpu_and_none_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    line = ["mixer=hgrn2", "norm=qdyt", "quant=bitnet158", "ffn=mlp", "position=none"]
+    model, plain_model = built(line, dropout=0.1, loops=2), built(line, dropout=0.1, loops=2)
+    compile_as("auto", model, torch.device("cpu"))
+    compile_as(False, model, torch.device("cpu"))
+    assert not is_compiled(model)
+    monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
+    counter = CompileCounter()
+    compile_as("auto", model, torch.device("cpu"), backend=counter)
+    assert is_compiled(model)
+    found, wanted = (m(IDS, draws=DRAWS).logits for m in (model, plain_model))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert counter.frame_count == 1
+
+
+def test_auto_compiles_blocks_that_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
+    model = built(["mixer=retnet"], gradient_checkpointing=True)
+    compile_as("auto", model, torch.device("cpu"), backend="eager")
+    assert not is_compiled(model)
+    assert all(block._compiled_call_impl is not None for block in model.backbone.blocks)

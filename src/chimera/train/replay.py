@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.config.schema import shown
 from chimera.config.trusted_config import recorded
 from chimera.errors import NotFiniteError, UserError
-from chimera.model.compiled import compile_model
+from chimera.model.compiled import compile_as
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import read_json
 
@@ -178,8 +178,7 @@ def _repeat(run: Restored, facts: dict[str, Any], file: Path, state: Path) -> di
             Until(facts["step"]),
         ]
         trainer = build_trainer(run.config["precision"], settings, again, [], callbacks)
-        if settings.compile:
-            compile_model(run.task.model)
+        compile_as(settings.compile, run.task.model, trainer.strategy.root_device)
         try:
             trainer.fit(run.task, loader, ckpt_path=state, weights_only=True)
         except NotFiniteError:

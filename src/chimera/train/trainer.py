@@ -24,7 +24,7 @@ from chimera.config.settings import Trainer as Settings
 from chimera.config.settings import TrainerInSteps, in_steps, number
 from chimera.data.batch.module import DataModule
 from chimera.errors import Interrupted, UserError, one_line
-from chimera.model.compiled import compile_model
+from chimera.model.compiled import compile_as
 from chimera.rundir.checkpoint_io import DAMAGE, CheckedIO
 from chimera.rundir.directory import RunDir
 from chimera.task.base import Task
@@ -170,8 +170,7 @@ def fit(
         UserError: the checkpoint holds something else than this run's state, or a callback of
             Lightning refuses its settings.
     """
-    if settings.compile:
-        compile_model(task.model)
+    compile_as(settings.compile, task.model, trainer.strategy.root_device)
     gc.freeze()  # what is there stays to the end: no collection looks at it between steps
     try:
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)
