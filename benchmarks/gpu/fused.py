@@ -1,7 +1,8 @@
 """Kernels and bytes of forward and backward after Inductor's fusion, without a GPU.
 
-The model is compiled as a whole up to the scheduler, with the rules for Triton; no code is made and
-nothing is computed: each graph returns tensors of the right shapes. Two depths are counted, one and
+The model is compiled as a whole up to the scheduler, with the rules for Triton and the settings of
+`trainer.compile=auto`; no code is made and nothing is computed: each graph returns tensors of the
+right shapes. Two depths are counted, one and
 two rounds of the layers' pattern, and the other layers added as the difference: fusion stops at
 products, so equal blocks fuse alike. Attention is one kernel, as on a GPU (`attention`). Views, and
 the parts of a kernel's result, are none.
@@ -24,12 +25,18 @@ from torch._inductor import compile_fx, ir
 from torch._inductor import config as inductor
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import BaseSchedulerNode, NopKernelSchedulerNode
+from torch._inductor.scheduler import (
+    BaseSchedulerNode,
+    ForeachKernelSchedulerNode,
+    NopKernelSchedulerNode,
+    Scheduler,
+)
 from torch._inductor.virtualized import V
 
 from benchmarks.gpu.steps import MASKED, Preset
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
+from chimera.model.compiled import FUSION
 from chimera.ops import scan
 from chimera.ops.flops import _kind
 from chimera.train.build import build_task
@@ -45,6 +52,10 @@ class Fused(NamedTuple):
     kernels: float
     bytes: float
     breaks: int
+
+
+#: Reductions over more numbers, and results with more, are kernels of their own.
+LONG, LARGE = 2048, 51_200_000
 
 
 def fused(preset: Preset, half: dict[str, torch.dtype]) -> Fused:
@@ -73,7 +84,11 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
     words = [*preset.words, f"model.depth={depth}", "model.loops=1"]
     task = build_task(plain(compose(words)), -(-preset.vocabulary // 64) * 64)
     model = task.model.train()
-    with inductor.patch(cpu_backend="triton", fx_graph_cache=False), warnings.catch_warnings():
+    with (
+        inductor.patch(cpu_backend="triton", fx_graph_cache=False, **FUSION),
+        patch.object(ForeachKernelSchedulerNode, "group_nodes_for_combo_kernels", independent),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         model.compile(backend=backend, dynamic=False)
         ids = torch.zeros(preset.batch, preset.length, dtype=torch.long)
@@ -120,17 +135,35 @@ def _lower(gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any]) -> tuple[
     return sum(kernels for kernels, _ in counted), float(moved)
 
 
+def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:
+    """Nodes that may be one kernel; Inductor's function leaves out those of a CPU."""
+    most = inductor.combo_kernel_max_num_nodes
+    levels = scheduler._topological_sort_nodes()
+    return [nodes[i : i + most] for nodes in levels for i in range(0, len(nodes), most)]
+
+
 def kernels_of(node: BaseSchedulerNode) -> int:
     """Kernels that a node of the scheduler starts on a GPU."""
     made = node.node
     if isinstance(node, NopKernelSchedulerNode) or isinstance(made, ir.MultiOutput):
         return 0
+    if isinstance(node, ForeachKernelSchedulerNode):
+        return len({_apart(part) for part in node.snodes})
     operation = getattr(made, "op_overload", None)
     if not isinstance(operation, torch._ops.OpOverload):
         return 1
     if _kind(operation) == "view":
         return 0
     return kernels_in(operation._schema.name.removeprefix("aten::"))
+
+
+def _apart(node: BaseSchedulerNode) -> object:
+    """Of independent nodes, those with the same are one kernel (Inductor's rule, without tiles)."""
+    sizes: Any = node.group[-1]
+    size, reduced = sizes
+    if node.is_reduction():
+        return "long" if reduced > LONG else "short"
+    return node.get_name() if size > LARGE else "pointwise"
 
 
 def kernels_in(name: str) -> int:

@@ -174,7 +174,10 @@ def compiled(preset: Preset, folder: Path, kind: str) -> tuple[dict[str, int], i
     torch._dynamo.reset()
     counters.clear()
     with (
-        patch("chimera.train.trainer.compile_as", partial(compile_as, backend="eager")),
+        patch(
+            "chimera.train.trainer.compile_as",
+            partial(compile_as, backend="eager", options=None),
+        ),
         patch("chimera.model.compiled.AUTOMATIC", ("cpu",)),
     ):
         # TITAN's 24 layers take a quarter of an hour to compile; six are one of each kind.

@@ -89,7 +89,7 @@ def test_auto_is_one_graph_on_a_gpu_and_none_on_a_cpu(monkeypatch: pytest.Monkey
     assert not is_compiled(model)
     monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
     counter = CompileCounter()
-    compile_as("auto", model, torch.device("cpu"), backend=counter)
+    compile_as("auto", model, torch.device("cpu"), backend=counter, options=None)
     assert is_compiled(model)
     found, wanted = (m(IDS, draws=DRAWS).logits for m in (model, plain_model))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)

@@ -22,6 +22,8 @@ from chimera.model.backbone import Block, Trunk
 MODES = 4
 #: Devices on which `auto` compiles; on others it is `false`.
 AUTOMATIC = ("cuda",)
+#: Inductor's settings there: small kernels that do not depend on each other start as one.
+FUSION: dict[str, object] = {"combo_kernels": True}
 
 
 def compile_as(
@@ -43,7 +45,7 @@ def compile_as(
     trunks = [part for part in model.modules() if isinstance(part, Trunk)]
     if setting == "auto" and trunks and not any(t.gradient_checkpointing for t in trunks):
         for trunk in trunks:
-            trunk.compile(**{"dynamic": False, **options})
+            trunk.compile(**{"dynamic": False, "options": FUSION, **options})
     elif setting:
         compile_model(model, **options)
 
