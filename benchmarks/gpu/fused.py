@@ -85,7 +85,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
     task = build_task(plain(compose(words)), -(-preset.vocabulary // 64) * 64)
     model = task.model.train()
     with (
-        inductor.patch(cpu_backend="triton", fx_graph_cache=False, **FUSION),
+        inductor.patch({"cpu_backend": "triton", "fx_graph_cache": False, **FUSION}),
         patch.object(ForeachKernelSchedulerNode, "group_nodes_for_combo_kernels", independent),
         warnings.catch_warnings(),
     ):
