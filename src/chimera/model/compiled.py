@@ -50,12 +50,6 @@ def compile_as(
         compile_model(model, **options)
 
 
-def is_compiled(model: nn.Module) -> bool:
-    """Whether more than the blocks of a model is compiled: each new length is a new graph."""
-    parts = [model, *(part for part in model.modules() if isinstance(part, Trunk))]
-    return any(part._compiled_call_impl is not None for part in parts)
-
-
 def compile_model(model: nn.Module, **options: object) -> None:
     """Compile in place, so that checkpoints keep their names.
 

@@ -20,7 +20,6 @@ from chimera.config.groups import ZOO
 from chimera.data.batch.module import DataModule
 from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
-from chimera.model.compiled import is_compiled
 from chimera.model.diagram import mermaid
 from chimera.model.restore import save_body
 from chimera.report import style
@@ -157,9 +156,8 @@ def samples_of(task: Any, data: DataModule) -> list[dict[str, str]]:
     training = model.training
     model.eval()
     # A compiled model would be compiled again for each new length. The import takes a second.
-    eager = (
-        torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext()
-    )
+    compiled = any(part._compiled_call_impl is not None for part in model.modules())
+    eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     try:
         with torch.no_grad(), eager:
             samples: list[dict[str, str]] = task.samples(data)

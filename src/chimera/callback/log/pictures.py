@@ -23,7 +23,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from chimera.contract import Context, Mixer, Norm, Ternary
-from chimera.model.compiled import is_compiled
 from chimera.safe_io import replacing
 from chimera.types import NonNegativeInt, PositiveInt
 
@@ -102,7 +101,8 @@ class Pictures(Callback):
 
     def _is_due(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> bool:
         steps = getattr(pl_module, "total_steps", 0)
-        compiled = is_compiled(_model(pl_module))
+        parts = _model(pl_module).modules()
+        compiled = any(part._compiled_call_impl is not None for part in parts)
         if trainer.world_size > 1 or compiled or steps < self.shortest or trainer.sanity_checking:
             return False
         if find_spec("matplotlib") is None:  # on a lent machine, say: `make gpu` carries none
