@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import convolution
 import evidence
 import factorial
+import known
 import nbformat
 import numpy as np
 import pandas as pd
@@ -20,10 +22,12 @@ import readme
 import small_tasks
 import summary
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from tools import characters
 from tools.execute_evidence import FOLDER, executed
 
 from chimera.config.compose import compose, plain
 from chimera.config.tables import tables
+from chimera.data.tokenizer.fast import ByteBPE
 from chimera.paths import ROOT
 from chimera.sweep.compose_jobs import list_jobs
 from chimera.train.check import check_settings
@@ -376,3 +380,28 @@ def test_more_runs_that_were_not_run_are_jobs_of_their_commands() -> None:
         assert len(jobs) == entry.runs, entry.what
         for job in (jobs[0], jobs[-1]):
             check_settings(plain(compose(job)))
+
+
+def test_known_sizes_are_those_of_our_models() -> None:
+    """A count that differs says why; the others are equal to the last parameter."""
+    found = known.sizes()
+    for one in found.itertuples():
+        assert (one.ours == one.published) == (not one.differs), one.model
+        assert abs(one.ours / one.published - 1) < 0.01, one.model
+    assert (found["ours"] == found["published"]).sum() >= 5
+
+
+def test_characters_are_tokens(tmp_path: Path) -> None:
+    """Two blank lines stay, and every character is a token of its own."""
+    text = "To be,\n\nor not to be: 'tis\n\n\n" * 40
+    (tmp_path / "text.txt").write_text(text)
+    characters.main(str(tmp_path / "text.txt"), str(tmp_path))
+    rows = [
+        json.loads((tmp_path / f"text/{n}.jsonl").read_text())["text"] for n in ("train", "valid")
+    ]
+    assert "".join(rows) == text
+    assert len(rows[0]) == int(0.9 * len(text))
+    tokenizer = ByteBPE(path=str(tmp_path / "characters"), mlm_tokens=False).build([])
+    (ids,) = tokenizer.encode([text])
+    assert len(ids) == len(text)
+    assert tokenizer.decode(ids) == text
