@@ -13,6 +13,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
+from chimera.config.tables import load
 from chimera.report import figures, markdown, metric_grid, rank_figures, style
 from chimera.report.diagram import drawn
 from chimera.report.figures import FLOPS, SECONDS
@@ -68,6 +69,43 @@ def test_a_trivial_predictor_far_from_the_rows_is_named_at_the_edge(
     axis, low, high = measured(NORMS, {"qdyt": value, "layernorm": 1.02 * value})
     assert shown in [text.get_text() for text in axis.texts]
     assert (low <= 622.2 <= high) is (shown == "unigram")
+
+
+def test_the_best_row_is_at_the_top_and_a_far_one_does_not_squeeze_the_others() -> None:
+    rows = {"static_tanh": 325.0, "layernorm": 85.0, "qdyt": 80.0}
+    axis, low, high = measured(NORMS, rows)
+    names = [label.get_text() for label in axis.figure.axes[0].get_yticklabels()]
+    assert names == ["QDyT", "LayerNorm", "static tanh"]
+    assert low < 80 < 85 < high < 325
+    said = [text.get_text() for text in axis.texts]
+    assert "325 →" in [text.replace(".0", "") for text in said]
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([80.0, 325.0, 85.0], (80.0, 85.0)),
+        ([0.0, 7.0, 7.1, 7.2], (7.0, 7.2)),
+        ([1.0, 1.1, 1.2, 1.3, 9.0, 9.1], (1.0, 1.3)),
+        ([1.0, 9.0], (1.0, 9.0)),
+        ([1.0, 2.0, 5.0], (1.0, 5.0)),
+        ([], (0.0, 0.0)),
+    ],
+)
+def test_ends_without_the_values_that_squeeze_the_others(
+    values: list[float], ends: tuple[float, float]
+) -> None:
+    assert figures.close(values) == ends
+
+
+def test_a_picture_has_at_most_twelve_lines_and_says_so() -> None:
+    assert len(set(style.COLOURS)) == figures.MOST
+    rows = [row.name for row in load("ours/scaling").rows]
+    assert len(rows) > figures.MOST
+    table = results("ours/scaling", {row: {} for row in rows}, 1)
+    axis = figures.curves(table).axes[0]
+    assert axis.get_title().endswith(f"; the best 12 of {len(rows)} rows")
+    assert len(axis.get_legend_handles_labels()[0]) == figures.MOST
 
 
 def test_a_long_name_stands_on_several_lines_beside_no_other() -> None:

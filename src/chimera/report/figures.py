@@ -38,8 +38,9 @@ FLOPS = "training FLOPs (matrix products)"
 SECONDS = "seconds of training steps"
 #: Number in a run's record that is its training time.
 WALL = FACTS["seconds"]
-#: Most points of a drawn line.
+#: Most points of a drawn line, and most lines of a picture.
 POINTS = 1500
+MOST = 12
 #: Steps and losses of a run.
 Log = tuple[list[float], list[float]]
 #: Families of metrics without a panel: that of perplexity has the same information.
@@ -52,9 +53,9 @@ def bars(results: TableResults) -> Figure:
     """Draw published values on the left and measured ones on the right, one line per row.
 
     Each side has its own axis, because the values at a small scale differ in size from the paper's;
-    comparable are the order of the rows and their distances.
+    comparable are the order of the rows and their distances. The best row is at the top.
     """
-    lines = results.lines
+    lines = ranked(results, results.lines)
     titles = [textwrap.fill(line.title, NAME) for line in lines]
     tallest = max((title.count("\n") for title in titles), default=0)
     figure = empty(9.5, 1.5 + (ROW + FURTHER * max(0, tallest - 1)) * len(lines))
@@ -80,25 +81,68 @@ def bars(results: TableResults) -> Figure:
     return figure
 
 
+def ranked(results: TableResults, lines: Sequence[Line]) -> list[Line]:
+    """The rows, best first; those without a value last."""
+    sign = -1.0 if results.table.better == "higher" else 1.0
+    return sorted(lines, key=lambda line: sign * line.ours.mean if line.ours else math.inf)
+
+
+def _title(results: TableResults, lines: Sequence[Line]) -> str:
+    """Title of a picture of the best of these rows."""
+    some = f"; the best {MOST} of {len(lines)} rows" if len(lines) > MOST else ""
+    return escaped(style.with_scale(results.table.title, results.scale) + some)
+
+
+def close(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis without the few values that would squeeze the others, if there are any.
+
+    They are at most a third of the values, on one side, and take over three quarters of the width.
+    """
+    found = sorted(values)
+    for few in range(1, len(found) // 3 + 1):
+        for part in (found[:-few], found[few:]):
+            if 0 < 4 * (part[-1] - part[0]) < found[-1] - found[0]:
+                return part[0], part[-1]
+    return (found[0], found[-1]) if found else (0.0, 0.0)
+
+
+def _beyond(axis: Any, x: float, y: int, ends: tuple[float, float], text: str) -> bool:
+    """Write a value that is off the axis at its edge, with an arrow; returns whether it is off."""
+    if ends[0] <= x <= ends[1]:
+        return False
+    right = x > ends[1]
+    look = {"va": "center", "ha": "right" if right else "left", "fontsize": 9}
+    place = axis.get_yaxis_transform()
+    axis.text(float(right), y, f"{text} →" if right else f"← {text}", transform=place, **look)
+    return True
+
+
 def _published(axis: Any, lines: Sequence[Line]) -> None:
+    ends = close([line.published.value for line in lines if line.published])
     for y, line in enumerate(lines):
         if line.published:
-            axis.plot(line.published.value, y, "D", color=PAPER, markersize=6)
-            _note(axis, line.published.value, y, f"{line.published.value:g}")
+            value = line.published.value
+            if not _beyond(axis, value, y, ends, f"{value:g}"):
+                axis.plot(value, y, "D", color=PAPER, markersize=6)
+                _note(axis, value, y, f"{value:g}")
 
 
 def _measured(axis: Any, lines: Sequence[Line]) -> None:
+    ends = close([line.ours.mean for line in lines if line.ours])
     for y, line in enumerate(lines):
         if line.ours is None:
             inside = axis.get_yaxis_transform()
             axis.text(0.03, y, line.result, color="C3", va="center", fontsize=9, transform=inside)
             continue
+        part = "" if line.ours.n == len(line.cells) else f" ({line.ours.n} of {len(line.cells)})"
+        said = formatting.spread(line.ours) + part
+        if _beyond(axis, line.ours.mean, y, ends, said):
+            continue
         values = list(line.values.values())
         axis.plot(values, [y] * len(values), "|", color=OURS, alpha=0.6, markersize=9)
         axis.errorbar(line.ours.mean, y, xerr=line.ours.std or None, fmt="o", color=OURS, capsize=3)
         right = max(line.ours.mean + (line.ours.std or 0.0), *line.values.values())
-        part = "" if line.ours.n == len(line.cells) else f" ({line.ours.n} of {len(line.cells)})"
-        _note(axis, right, y, formatting.spread(line.ours) + part)
+        _note(axis, right, y, said)
 
 
 def _baselines(axis: Any, results: TableResults) -> int:
@@ -138,13 +182,12 @@ def curves(results: TableResults) -> Figure:
     right axis has its values. A panel below has the score by which a task chooses its best
     checkpoint, if it is not the loss.
     """
-    lines = results.trained
+    lines = ranked(results, results.trained)[:MOST]
     scores = {n: found for n, line in enumerate(lines) if (found := _scores(line))}
     figure = style.empty(10, 5.6 + 0.11 * len(lines) + 2.2 * bool(scores))
     axis, *below = figure.subplots(1 + bool(scores), sharex=True, squeeze=False)[:, 0]
     drawn = [_curve(axis, number, line) for number, line in enumerate(lines)]
-    title = style.with_scale(results.table.title, results.scale)
-    axis.set_title(style.escaped(title), fontsize=11)
+    axis.set_title(_title(results, results.trained), fontsize=11)
     for other in below:
         for number, points in scores.items():
             other.plot(*zip(*points, strict=True), markersize=4, **style.line(number))
@@ -169,10 +212,11 @@ def curves(results: TableResults) -> Figure:
 
 def budget(results: TableResults) -> Figure:
     """Draw the training loss of every row against what it cost."""
-    figure = style.empty(11.2, 4.6 + 0.1 * len(results.trained))
+    lines = ranked(results, results.trained)[:MOST]
+    figure = style.empty(11.2, 4.6 + 0.1 * len(lines))
     axes = figure.subplots(1, 2, sharey=True)
     for panel, title in zip(axes, (FLOPS, SECONDS), strict=True):
-        for number, line in enumerate(results.trained):
+        for number, line in enumerate(lines):
             priced = [(cell, cost) for cell in line.cells if (cost := costs(cell).get(title))]
             runs = [(log, cost) for cell, cost in priced if (log := cell.losses())[0]]
             if runs:
@@ -183,8 +227,7 @@ def budget(results: TableResults) -> Figure:
         style.tidy(panel)
     axes[0].set_ylabel("training loss")
     style.legend(figure, axes[0])
-    title = style.with_scale(results.table.title, results.scale)
-    figure.suptitle(style.escaped(title), fontsize=11)
+    figure.suptitle(_title(results, results.trained), fontsize=11)
     return figure
 
 
@@ -193,11 +236,12 @@ def times(results: TableResults) -> Figure | None:
 
     None if fewer than two rows have a time.
     """
-    timed = [line for line in results.trained if line.ours and line.measured(WALL)]
+    known = [line for line in results.trained if line.ours and line.measured(WALL)]
+    timed = ranked(results, known)[:MOST]
     if len(timed) < 2:
         return None
-    printed = {line.name: t for line in results.trained if (t := line.printed(WALL)) is not None}
-    figure = empty(11 + 3 * bool(printed), 2.4 + 0.3 * len(results.trained))
+    printed = {line.name: t for line in timed if (t := line.printed(WALL)) is not None}
+    figure = empty(11 + 3 * bool(printed), 2.4 + 0.3 * len(timed))
     axes = figure.subplots(1, 2 + bool(printed), squeeze=False)[0]
     last = axes[-1]
     for number, line in enumerate(timed):
@@ -226,7 +270,7 @@ def times(results: TableResults) -> Figure | None:
         style.tidy(axis)
         axis.set_axisbelow(True)
     style.legend(figure, last)
-    figure.suptitle(escaped(results.table.title), fontsize=11)
+    figure.suptitle(_title(results, known), fontsize=11)
     return figure
 
 
@@ -345,11 +389,12 @@ def lengths(results: TableResults) -> Figure | None:
 
     None if there are no families.
     """
-    drawn = [family for family in families(results) if not family.name.endswith(NOT_DRAWN)]
+    found = [family for family in families(results) if not family.name.endswith(NOT_DRAWN)]
+    drawn = [family for family in found if len(family.keys) > 1]  # one point a line shows nothing
     if not drawn:
         return None
     # The legend beside the panels takes width, and height if there are many rows.
-    figure = style.empty(5.2 * len(drawn) + 1.8, max(4.6, 1.4 + 0.21 * len(results.lines)))
+    figure = style.empty(5.2 * len(drawn) + 1.8, 4.6)
     axes = figure.subplots(1, len(drawn), squeeze=False)[0]
     printed = [_panel(axis, family, results) for axis, family in zip(axes, drawn, strict=True)]
     style.legend(figure, figure.axes[0])
@@ -361,7 +406,7 @@ def lengths(results: TableResults) -> Figure | None:
 def _panel(axis: Axes, family: Family, results: TableResults) -> bool:
     """Draw a family; return whether the paper prints any value of it."""
     has_published = False
-    for number, line in enumerate(results.lines):
+    for number, line in enumerate(ranked(results, results.lines)[:MOST]):
         means = {n: m.mean for n, key in family.keys.items() if (m := line.measured(key))}
         _line(axis, means, number, style.escaped(line.name))
         printed = {n: v for n, key in family.keys.items() if (v := _printed(line, key)) is not None}
@@ -369,7 +414,7 @@ def _panel(axis: Axes, family: Family, results: TableResults) -> bool:
         has_published |= bool(printed)
     if family.unit != "block":
         axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
+        style.plain_log(axis)
     axis.set_xticks(list(family.keys), family.labels)
     title = NAMES.get(family.name) or style.words(family.name)
     axis.set_title(style.escaped(title), fontsize=10)

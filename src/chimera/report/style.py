@@ -1,8 +1,9 @@
 """Make figures that look alike, and write them without a display.
 
 Lines differ in colour, dash and marker at once, so that they are told apart in grey print and by
-readers who do not see all colours. The colours are Okabe and Ito's (jfly.uni-koeln.de/color),
-without yellow, which is too light for a thin line; neighbours in the list differ in lightness.
+readers who do not see all colours. The first seven colours are Okabe and Ito's
+(jfly.uni-koeln.de/color), without yellow, which is too light for a thin line; neighbours in the
+list differ in lightness.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#E69F00", "#000000", "#CC79A7", "#D55E00", "#56B4E9", "#009E73")
+COLOURS = ("#0072B2", "#E69F00", "#000000", "#CC79A7", "#D55E00", "#56B4E9", "#009E73",
+           "#882255", "#999933", "#5B3FA8", "#8A8A8A", "#7F4A1E")  # fmt: skip
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (10, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "h")
 DPI = 130
@@ -72,7 +74,7 @@ def escaped(text: str) -> str:
 
 
 def line(number: int) -> dict[str, Any]:
-    """Colour, dash and marker of a line, by its number from 0; 385 lines differ."""
+    """Colour, dash and marker of a line, by its number from 0; 660 lines differ."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -124,6 +126,18 @@ def clip(axis: Axes) -> None:
     low, high = axis.get_ylim()
     if finite and max(finite) < high:
         axis.set_ylim(low, max(finite) + 0.03 * (max(finite) - low))
+
+
+def plain_log(axis: Axes) -> None:
+    """Make the y axis logarithmic, with numbers in place of powers at its ticks."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    some = (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
+    axis.yaxis.set_major_locator(LogLocator(10, subs=some))
+    axis.yaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def with_scale(title: str, scale: str) -> str:
