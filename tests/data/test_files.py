@@ -338,6 +338,18 @@ def test_wikitext_documents_are_articles(tmp_path: Path) -> None:
     ]
 
 
+def test_wikitext_reads_one_file_of_text_for_each_split(tmp_path: Path) -> None:
+    """No other format as text, no file of an editor, and none is passed over."""
+    (tmp_path / "wiki.train.tokens").write_text(article("A") * 30)
+    expected = splits_of(WikiText2(path=str(tmp_path)))
+    (tmp_path / ".wiki.train.tokens").write_text("x")
+    (tmp_path / "test.jsonl").write_text('{"text": "a"}\n')
+    assert splits_of(WikiText2(path=str(tmp_path))) == expected
+    (tmp_path / "train.txt").write_text(article("B"))
+    with pytest.raises(UserError, match=r"wiki\.train\.tokens is a second file of train"):
+        WikiText2(path=str(tmp_path)).check()
+
+
 def test_rows_are_joined_as_those_of_hugging_face(tmp_path: Path) -> None:
     """A row is a line with its end, or nothing for an empty line; a blank line is between two."""
     for split in ("train", "valid", "test"):

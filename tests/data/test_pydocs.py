@@ -131,6 +131,8 @@ def test_a_file_that_holds_no_documents_is_refused(tmp_path: Path, content: byte
         splits_of(PyDocs(cache_dir=str(tmp_path), documents=str(file)))
     with pytest.raises(UserError, match="is no file"):
         PyDocs(cache_dir=str(tmp_path), documents=str(tmp_path / "x")).check()
+    file.write_text(json.dumps({"a": "cut \ud83d"}))
+    assert pydocs.read(file) == {"a": "cut ?"}
 
 
 EVERYTHING = """

@@ -23,6 +23,7 @@ from chimera.cli.finished import export
 from chimera.cli.main import main
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
+from chimera.rundir.directory import RunDir
 from tests.data.kit import bert_vocabulary
 from tests.faults.kit import READERS, make, one_refusal, outcome, read
 from tests.rundir.kit import a_run
@@ -222,6 +223,8 @@ PLACES += f"|eval run=LONG|records add LONG|show seed={BIG}|show model.dim=???|s
 PLACES += "|show init_from=nan|show init_from=[1]|show task.teacher=3|show mixer._partial_=false"
 PLACES += "|show adapter=lora adapter._partial_=false|show mixer._target_=7|show data._target_=7"
 PLACES += "|show callbacks.files._target_={}|show optim._target_={}|show data=text data.path=PIPE"
+PLACES += "|compare ~no_user/x|export run=x to=~no_user|eval run=~no_user|train replay=~no_user"
+PLACES += '|show --config-dir=~no_user|show run_dir="~no_user/x"|show data=text data.path="~no_user"'
 PLACES += "|show data=text data.path=LOOP|compare RUN|train scale=smoke mixer=retnet run_dir=RUN"
 MAKERS: Any = {"LONG": lambda _: "a" * 300, "PIPE": pipe, "LOOP": loop, "RUN": piped}
 
@@ -233,6 +236,13 @@ def test_places_are_used_or_refused(words: str, tmp_path: Path) -> None:
     code, said = outcome(lambda: main(words.split()))
     assert code == 0 or one_refusal(code, said)
     assert os.listdir(".") == []
+
+
+def test_the_home_is_named_and_each_argument_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert RunDir.of({"run_dir": "~/run"}).path == Path("/home/me/run")
+    said = one_refusal(*outcome(lambda: export(["run=a", "to=b", "to=c"])))
+    assert "to= is there twice" in said
 
 
 @pytest.mark.parametrize("words", ["show x=NAME", "compare NAME", "eval run=NAME", "list NAME"])

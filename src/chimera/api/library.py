@@ -30,7 +30,7 @@ from chimera.generate.text import write
 from chimera.model.assemble import build_model, choose
 from chimera.model.language import LanguageModel
 from chimera.model.restore import start_from
-from chimera.paths import runs_root
+from chimera.paths import expanded, runs_root
 from chimera.rundir.directory import RunDir
 from chimera.rundir.records import Record, unfinished
 from chimera.safe_io import read_text
@@ -154,7 +154,7 @@ def load(path: str | Path, *, trust: bool = False) -> Exported:
     Raises:
         UserError: neither of both, or files that are damaged or more than data.
     """
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if not (folder / "config.yaml").is_file():
         if not (folder / "config.json").is_file():
             raise UserError(
@@ -232,7 +232,7 @@ def runs(folder: str | Path | None = None, *, keys: Sequence[str] = ()) -> panda
     Raises:
         UserError: no such folder.
     """
-    root = Path(folder).expanduser() if folder is not None else runs_root()
+    root = expanded(folder) if folder is not None else runs_root()
     paths = list(root.iterdir()) if root.is_dir() else []
     kept = unfinished(paths) if folder is None else []
     if not root.is_dir() and not kept:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from chimera.cli.command import command
 from chimera.errors import UserError, nearest, one_line
-from chimera.paths import cache_root, runs_root
+from chimera.paths import cache_root, expanded, runs_root
 from chimera.types import PositiveInt
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def clean(options: Removals, words: list[str]) -> int:
 
 
 def _paths(words: Sequence[str]) -> list[Path]:
-    return [Path(word).expanduser() for word in words]
+    return [expanded(word) for word in words]
 
 
 def _folders(places: Sequence[Path]) -> list[Path]:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from chimera.config.schema import STRICT, check_value
 from chimera.errors import UserError, nearest
+from chimera.paths import expanded
 
 Settings = TypeVar("Settings")
 
@@ -40,6 +41,8 @@ def read(
     values: dict[str, str] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
+        if equals and key in values:
+            raise UserError(f"{key}= is there twice; give it once")
         if equals and key in hints:
             values[key] = text
         elif unread is not None:
@@ -105,4 +108,4 @@ def _value(key: str, text: str, hint: Any) -> Any:
     except ValidationError:
         check_value(key, text, hint)  # says what is allowed
         raise
-    return value.expanduser() if isinstance(value, Path) else value
+    return expanded(value) if isinstance(value, Path) else value

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -43,6 +42,7 @@ from chimera.config.scale import apply_debug, apply_scale, drop_unused_preset_ke
 from chimera.config.schema import call_later, check_value
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
+from chimera.paths import expanded
 from chimera.program import command_name
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
@@ -148,7 +148,7 @@ def _teacher_identity(teacher: str, overrides: Sequence[str]) -> str:
     """
     if teacher.startswith(tables.ROW):
         return identity(_composed(tuple(start_model.teacher_overrides(teacher, overrides))))
-    directory = RunDir(Path(teacher))
+    directory = RunDir(expanded(teacher))
     trusted_model(
         recorded(directory),
         directory.path,

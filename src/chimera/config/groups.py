@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.errors import UserError, check_utf8
-from chimera.paths import CONF, EXPERIMENTS, VARIABLE, config_folders
+from chimera.paths import CONF, EXPERIMENTS, VARIABLE, config_folders, expanded
 from chimera.safe_io import read_yaml
 
 #: Groups of the components that make up a model.
@@ -63,7 +63,7 @@ def add(folder: str) -> None:
     """
     package = folder.startswith("pkg://")
     paths = _package(folder[6:]) if package else [folder.removeprefix("file://")]
-    for path in map(Path, paths):
+    for path in map(expanded, paths):
         if not path.is_dir():
             raise UserError(f"--config-dir={folder} is no folder; name one that holds mixer/, …")
         os.environ[VARIABLE] = os.pathsep.join(

@@ -41,7 +41,7 @@ from chimera.config.schema import attribute, check_value
 from chimera.config.trusted_config import checked, exported, recorded, trusted_model
 from chimera.data.source import hub
 from chimera.errors import UserError, one_line, unknown
-from chimera.paths import runs_root
+from chimera.paths import expanded, runs_root
 from chimera.program import command_name
 from chimera.rundir.directory import RunDir, directory_of_row, directory_of_teacher
 from chimera.rundir.identity import identity
@@ -240,9 +240,9 @@ def source(init_from: str, *, trust: bool = False) -> Source | None:
             (an adapter beside them, packed), or a file holds more than data.
     """
     if init_from.startswith(from_hf.PREFIX):
-        folder = Path(init_from.removeprefix(from_hf.PREFIX)).expanduser()
+        folder = expanded(init_from.removeprefix(from_hf.PREFIX))
         return Source(from_hf.configuration(folder), folder, folder, digest(folder))
-    path = Path(init_from).expanduser()
+    path = expanded(init_from)
     if path.is_file() or (path / "config.yaml").is_file() or _record_of(path):
         return _of_run(init_from, path, trust)
     if (path / "config.json").is_file():
@@ -320,7 +320,7 @@ def only_record(config: Mapping[str, Any]) -> Record | None:
     init_from = config.get("init_from")
     if not init_from or str(init_from).startswith((tables.ROW, from_hf.PREFIX)):
         return None
-    return _record_of(Path(init_from).expanduser())
+    return _record_of(expanded(init_from))
 
 
 def check_present(config: Mapping[str, Any]) -> None:
@@ -404,7 +404,7 @@ def apply_checkpoint(cfg: DictConfig) -> None:
     cfg.ckpt_sha256 = None
     if cfg.ckpt_path is None:
         return
-    file = Path(cfg.ckpt_path)
+    file = expanded(cfg.ckpt_path)
     if not file.is_file():
         raise UserError(f"ckpt_path={file} is no file; name a checkpoint, as in <run>/checkpoints/")
     with file.open("rb") as opened:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from chimera.config.schema import attribute
@@ -16,6 +15,7 @@ from chimera.data.source.files import (
     read_lines,
 )
 from chimera.errors import UserError
+from chimera.paths import expanded
 from chimera.program import command_name
 from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed
 
@@ -65,7 +65,7 @@ class Generation:
         """
         if self.prompts is None:
             return [self.prompt]
-        file = Path(self.prompts).expanduser()
+        file = expanded(self.prompts)
         if not file.is_file():
             raise UserError(
                 f"prompts={self.prompts} is not there; it takes a file, a prompt a line"
@@ -87,7 +87,7 @@ class Generation:
         from chimera.config.trusted_config import recorded
         from chimera.rundir.directory import RunDir
 
-        config = recorded(RunDir(Path(self.run).expanduser()))
+        config = recorded(RunDir(expanded(self.run)))
         if not attribute(config["task"]["_target_"], "causal"):
             name = config["task"]["name"]
             raise UserError(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -25,6 +24,7 @@ from chimera.errors import UserError
 from chimera.generate.settings import Generation
 from chimera.model.decode import decode as decode_with
 from chimera.model.language import LanguageModel
+from chimera.paths import expanded
 from chimera.rundir.directory import RunDir
 from chimera.train.check import checked_model
 from chimera.train.restore import restore
@@ -41,7 +41,7 @@ def write(settings: Generation, out: Callable[[str], object] | None = None) -> i
     """
     out = out or _print
     texts = settings.texts()
-    directory = RunDir(Path(settings.run).expanduser())
+    directory = RunDir(expanded(settings.run))
     config = recorded(directory)
     if not config["model"].get("name"):  # of Chimera's own parts: refused before weights are read
         cast(LanguageModel, checked_model(config)).init_state(1)

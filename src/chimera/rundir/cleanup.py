@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.errors import UserError
+from chimera.paths import expanded
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import STATUS, RunDir
 from chimera.safe_io import TEMPORARY, read_json, temporary
@@ -122,7 +123,7 @@ def remove(removal: Removal, *, days: float | None = None, named: Collection[Pat
 def starting_points(config: dict[str, Any]) -> set[Path]:
     """Files that a run names as its start, `ckpt_path=` and `init_from=`, with links resolved."""
     named = (config.get(key) for key in ("ckpt_path", "init_from"))
-    return {Path(text).expanduser().resolve() for text in named if isinstance(text, str)}
+    return {expanded(text).resolve() for text in named if isinstance(text, str)}
 
 
 def freed(paths: Collection[Path]) -> int:

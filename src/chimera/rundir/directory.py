@@ -43,7 +43,7 @@ from typing import Any, TextIO
 import yaml
 
 from chimera.errors import UserError, one_line
-from chimera.paths import runs_root
+from chimera.paths import expanded, runs_root
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import EXTENDED, differences, identity
 from chimera.safe_io import (
@@ -112,7 +112,7 @@ class RunDir:
             UserError: a name that would be a path.
         """
         if config.get("run_dir"):
-            return RunDir(Path(config["run_dir"]))
+            return RunDir(expanded(config["run_dir"]))
         if not re.fullmatch(NAME, config["name"]):
             raise UserError(
                 f"name={config['name']} is not allowed; a run's directory is called by it, so it"
@@ -339,7 +339,7 @@ class RunDir:
         self.write_status("RUNNING", started=_now(), step=0, max_steps=max_steps)
         # Absolute: `chimera clean`, run in any folder, asks it which files a run starts from.
         starts = {key: config.get(key) for key in ("ckpt_path", "init_from")}
-        files = {k: Path(v).expanduser() for k, v in starts.items() if isinstance(v, str)}
+        files = {k: expanded(v) for k, v in starts.items() if isinstance(v, str)}
         absolute = {k: str(file.absolute()) for k, file in files.items() if file.exists()}
         text = yaml.safe_dump(config | absolute, sort_keys=False)
         write_atomic(self.path / "config.yaml", text)
@@ -440,4 +440,6 @@ def directory_of_teacher(teacher: str, teacher_run: str) -> RunDir:
         teacher: value of `task.teacher`: a directory, or `row:<paper>/<table>/<row>`.
         teacher_run: identity of the teacher's run.
     """
-    return directory_of_row(teacher_run) if teacher.startswith("row:") else RunDir(Path(teacher))
+    return (
+        directory_of_row(teacher_run) if teacher.startswith("row:") else RunDir(expanded(teacher))
+    )

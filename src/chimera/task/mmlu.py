@@ -21,6 +21,7 @@ from chimera.data.source import hub
 from chimera.data.source.files import read_rows
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.errors import UserError, nearest
+from chimera.paths import expanded
 from chimera.task.mmlu_protocol import LETTERS, PROTOCOLS, Asked, Protocol, Question
 
 HUB = "cais/mmlu"
@@ -48,7 +49,7 @@ def read(
             subject without a solved question.
     """
     on_hub = data is None or (hub.is_id(data) and not Path(data).is_dir())
-    rows = _of_hub if on_hub else partial(_of_folder, Path(str(data)).expanduser())
+    rows = _of_hub if on_hub else partial(_of_folder, expanded(str(data)))
     by_subject: dict[str, list[Question]] = {}
     for question in rows(split):
         by_subject.setdefault(question.subject, []).append(question)

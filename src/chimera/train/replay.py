@@ -17,6 +17,7 @@ from chimera.config.schema import shown
 from chimera.config.trusted_config import recorded
 from chimera.errors import NotFiniteError, UserError
 from chimera.model.compiled import compile_as
+from chimera.paths import expanded
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import read_json
 
@@ -39,7 +40,7 @@ def find(name: str, *, trust: bool = False) -> Path:
     Raises:
         UserError: a file is missing, or holds more than data.
     """
-    file = Path(name)
+    file = expanded(name)
     if file.suffix == ".md":
         file = file.with_suffix(".json")
     if not file.is_file():

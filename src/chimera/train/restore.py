@@ -25,6 +25,7 @@ from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
 from chimera.optim.optimizer import rate_factor
+from chimera.paths import expanded
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import DAMAGE, load
 from chimera.rundir.directory import RunDir
@@ -109,7 +110,7 @@ def starting_point(
     """
     if name is None:
         return None
-    path = Path(name)
+    path = expanded(name)
     if not overwrite and files.newest(directory.checkpoints).path is not None:
         return path
     saved = load(path)

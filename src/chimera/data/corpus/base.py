@@ -9,6 +9,7 @@ from typing import Literal
 
 from chimera.data.source.splits import Sources
 from chimera.errors import UserError
+from chimera.paths import expanded
 from chimera.types import NonNegativeInt, PositiveInt
 
 
@@ -33,7 +34,7 @@ class Data:
     @property
     def cache(self) -> Path:
         """`cache_dir` with `~` expanded."""
-        return Path(self.cache_dir).expanduser()
+        return expanded(self.cache_dir)
 
     @property
     def where(self) -> str:

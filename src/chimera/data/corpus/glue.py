@@ -27,6 +27,7 @@ from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.source.files import by_name, check_once, read_rows
 from chimera.errors import UserError, one_line
+from chimera.paths import expanded
 
 log = logging.getLogger("chimera")
 
@@ -177,7 +178,7 @@ class _Tasks(Labelled):
         Raises:
             UserError: no such folder, or no file for train or valid.
         """
-        root = Path(str(self.path)).expanduser()
+        root = expanded(str(self.path))
         folder = root / self.spec.folder if (root / self.spec.folder).is_dir() else root
         if not folder.is_dir():
             raise UserError(f"data.path={self.path} is no folder; give {_INSTEAD}")

@@ -29,6 +29,7 @@ from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.source.files import json_rows, text_in
 from chimera.data.source.splits import Sources, Split
 from chimera.errors import UserError
+from chimera.paths import expanded
 from chimera.types import PositiveInt
 
 log = logging.getLogger("chimera")
@@ -78,7 +79,7 @@ class Instruct(Data):
             check_python_sources(f"give {_INSTEAD}")
         elif self._on_hub():
             hub.check_dataset(self.path, None, _INSTEAD)
-        elif not Path(self.path).expanduser().is_file():
+        elif not expanded(self.path).is_file():
             raise UserError(f"data.path={self.path} does not exist; give {_INSTEAD}")
 
     def fingerprint(self) -> str:
@@ -88,7 +89,7 @@ class Instruct(Data):
         elif self._on_hub():
             source = self.path
         else:
-            source = file_fingerprint(Path(self.path).expanduser())
+            source = file_fingerprint(expanded(self.path))
         return fingerprint_of("instruct", 1, source, self.samples, self.held_out)
 
     def sources(self) -> Sources:
@@ -126,13 +127,13 @@ class Instruct(Data):
             rows = hub.load_splits(str(self.path), None, _INSTEAD).get("train", [])
             return ((f"{self.path}: record {n}", row) for n, row in enumerate(rows, 1))
         if self.path is not None:
-            return json_rows(Path(self.path).expanduser())
+            return json_rows(expanded(self.path))
         folder, _ = cache.entry(self.cache, "signatures", fingerprint_of(VERSION), _write_records)
         return json_rows(folder / "records.json")
 
     def _on_hub(self) -> bool:
         path = str(self.path)
-        return hub.is_id(path) and not Path(path).expanduser().exists()
+        return hub.is_id(path) and not expanded(path).exists()
 
 
 def check_instructions(corpus: object) -> None:

@@ -30,10 +30,11 @@ from chimera.data.corpus.base import PackedText
 from chimera.data.corpus.prose import paragraphs
 from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
-from chimera.data.source.files import read_json
+from chimera.data.source.files import read_json, text_in
 from chimera.data.source.splits import Sources, bounded
 from chimera.data.source.workers import cores, in_order
 from chimera.errors import UserError
+from chimera.paths import expanded
 
 #: Part of the cache's key; raise it when the harvest or the cleaning changes.
 VERSION = 1
@@ -78,7 +79,7 @@ class PyDocs(PackedText):
     def check(self) -> None:
         """See `Data.check`."""
         if self.documents is not None:
-            if not Path(self.documents).is_file():
+            if not expanded(self.documents).is_file():
                 raise UserError(
                     f"data.documents={self.documents} is no file; write it with"
                     " python -m chimera.data.corpus.pydocs FILE, or leave it out"
@@ -89,7 +90,7 @@ class PyDocs(PackedText):
     def fingerprint(self) -> str:
         """Hash of the versions of Python and of all harvested packages, or of `documents`."""
         if self.documents is not None:
-            content = hashlib.sha256(Path(self.documents).read_bytes()).hexdigest()
+            content = hashlib.sha256(expanded(self.documents).read_bytes()).hexdigest()
             return fingerprint_of("pydocs", VERSION, content, self.max_bytes)
         return fingerprint_of(*self._harvested, self.max_bytes)
 
@@ -108,7 +109,7 @@ class PyDocs(PackedText):
             return {"documents": len(documents)}
 
         if self.documents:
-            documents = read(Path(self.documents))
+            documents = read(expanded(self.documents))
         else:
             key = fingerprint_of(*self._harvested, *([self._enough] if self._enough else []))
             folder, _ = cache.entry(self.cache, "pydocs", key, build)
@@ -143,7 +144,7 @@ def read(file: Path) -> dict[str, str]:
         and all(isinstance(text, str) for text in documents.values())
     ):
         raise UserError(f"data.documents={file} is no JSON object of texts by name")
-    return documents
+    return {name: text_in(documents, name, str(file)) for name in documents}
 
 
 def harvest(enough: int | None = None) -> dict[str, str]:

@@ -38,6 +38,7 @@ from chimera.data.source.files import (
 )
 from chimera.data.source.splits import Sources, Split, bounded, shares_of, trimmed
 from chimera.errors import UserError, one_line
+from chimera.paths import expanded
 
 SHORTEST = 2000
 #: Files whose beginnings are read before a run; the others are when the text is.
@@ -123,7 +124,7 @@ class Text(StreamedText):
         if self._on_hub():
             rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
         else:
-            _tell_left_out(Path(str(self.path)).expanduser())
+            _tell_left_out(expanded(str(self.path)))
         by_split = self._named() if self._on_hub() else self._files()
         sources: dict[Split, Sequence[Iterable[str]]] = {}
         for split, share in shares_of(rows.keys() | by_split.keys()).items():
@@ -171,7 +172,7 @@ class Text(StreamedText):
         named = self._named()
         named_files = {file.resolve() for files in named.values() for file in files}
         files = [f for f in _find("data.path", str(self.path)) if f.resolve() not in named_files]
-        fixed = takewhile(lambda part: not has_magic(part), Path(str(self.path)).expanduser().parts)
+        fixed = takewhile(lambda part: not has_magic(part), expanded(str(self.path)).parts)
         root = Path(*fixed)
         by_split: dict[Split, list[Path]] = {}
         for file in files:
@@ -210,7 +211,7 @@ def _joined(units: Iterable[str], shortest: int) -> Iterator[str]:
 
 
 def _find(key: str, path: str) -> list[Path]:
-    local = Path(path).expanduser()
+    local = expanded(path)
     if local.is_file():
         files = [local]
     elif local.is_dir():

@@ -18,9 +18,10 @@ from typing import Literal
 from chimera.data.corpus.base import StreamedText
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprints, fingerprint_of
-from chimera.data.source.files import Repeatable, read_lines, split_of
+from chimera.data.source.files import TEXT, Repeatable, format_of, read_lines, split_of
 from chimera.data.source.splits import SHARES, Sources, Split, bounded, shares_of
 from chimera.errors import UserError
+from chimera.paths import expanded
 
 HUB = ("Salesforce/wikitext", "wikitext-2-raw-v1")
 _INSTEAD = "data.path=<a folder with train, valid and test files>, or take data=pydocs"
@@ -88,14 +89,21 @@ class WikiText2(StreamedText):
 
     @staticmethod
     def _files(path: str) -> dict[Split, Path]:
-        folder = Path(path).expanduser()
+        folder = expanded(path)
         if not folder.is_dir():
             raise UserError(f"data.path={path} is no folder; give {_INSTEAD}")
-        files = sorted((f for f in folder.iterdir() if f.is_file()), reverse=True)
-        by_split = {split_of(Path(file.name)): file for file in files}
-        named = {split: file for split, file in by_split.items() if split is not None}
+        named: dict[Split, Path] = {}
+        for file in sorted(folder.iterdir()):
+            split = split_of(Path(file.name)) if format_of(file) in TEXT else None
+            if split and file.is_file() and file.name[0] != ".":
+                if split in named:
+                    raise UserError(f"{file} is a second file of {split}; leave one in the folder")
+                named[split] = file
         if not named:
-            raise UserError(f"data.path={path} has no train, valid or test file; give {_INSTEAD}")
+            suffixes = ", ".join(TEXT)
+            raise UserError(
+                f"data.path={path} has no train, valid or test file ({suffixes}); give {_INSTEAD}"
+            )
         return named
 
 

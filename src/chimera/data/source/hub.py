@@ -27,6 +27,7 @@ from chimera.data.source.cache import fingerprint_of, read_note
 from chimera.data.source.files import SPLIT_WORDS, Repeatable, text_in
 from chimera.data.source.splits import Split
 from chimera.errors import UnavailableError, UserError, one_line
+from chimera.paths import expanded
 from chimera.safe_io import write_atomic
 
 _KIND = "hub"
@@ -56,7 +57,7 @@ def check_dataset(name: str, config: str | None, instead: str) -> None:
     prepared = os.environ.get("HF_DATASETS_CACHE", f"{constants.HF_HOME}/datasets")
     copies = (
         Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}",
-        Path(prepared).expanduser() / name.replace("/", "___"),
+        expanded(prepared) / name.replace("/", "___"),
     )
     if not any(folder.is_dir() for folder in copies) and not reachable():
         raise _unavailable(name, config, instead)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from chimera.data.source import hub
 from chimera.data.source.files import parsing
 from chimera.errors import UserError
+from chimera.paths import expanded
 from chimera.safe_io import temporary
 
 Ids = npt.NDArray[np.int64]
@@ -237,7 +238,7 @@ def locate(option: str, path: str, *names: str) -> list[Path]:
     Raises:
         UserError: a file is missing.
     """
-    local = Path(path).expanduser()
+    local = expanded(path)
     if local.is_file() and len(names) == 1:
         return [local]
     if local.is_dir():

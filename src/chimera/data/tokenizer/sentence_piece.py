@@ -21,6 +21,7 @@ import numpy as np
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer, TokenizerSettings, letters_of
 from chimera.errors import UserError
+from chimera.paths import expanded
 from chimera.types import Fraction, PositiveInt
 
 log = logging.getLogger("chimera")
@@ -62,7 +63,7 @@ class SentencePiece(TokenizerSettings):
 
     def check(self) -> None:
         """See `TokenizerSettings.check`."""
-        if self.path is not None and not Path(self.path).expanduser().is_file():
+        if self.path is not None and not expanded(self.path).is_file():
             raise UserError(
                 f"tokenizer.path={self.path} does not exist; give a SentencePiece .model,"
                 " or null to learn one from the corpus"
@@ -77,7 +78,7 @@ class SentencePiece(TokenizerSettings):
     def fingerprint(self, corpus: str) -> str:
         """Hash of the model file; without a file, of the corpus and all settings."""
         if self.path is not None:
-            return fingerprint_of("sentencepiece", file_fingerprint(Path(self.path).expanduser()))
+            return fingerprint_of("sentencepiece", file_fingerprint(expanded(self.path)))
         return fingerprint_of("sentencepiece", 1, corpus, self)
 
     @property
@@ -88,7 +89,7 @@ class SentencePiece(TokenizerSettings):
     def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""
         if self.path is not None:
-            return SentencePieceTokenizer(Path(self.path).expanduser().read_bytes(), self.path)
+            return SentencePieceTokenizer(expanded(self.path).read_bytes(), self.path)
         tokenizer = SentencePieceTokenizer(self.train(documents))
         if tokenizer.vocab_size < self.vocab_size:
             log.warning(
