@@ -42,7 +42,7 @@ def expanded(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise UserError(f"{path}: this machine has no such user; write ./~… for a file here") from error
+        raise UserError(f"{path}: this machine has no such user; write ./~… for a file") from error
 
 
 def named(folder: str) -> Path:

@@ -224,7 +224,7 @@ PLACES += "|show init_from=nan|show init_from=[1]|show task.teacher=3|show mixer
 PLACES += "|show adapter=lora adapter._partial_=false|show mixer._target_=7|show data._target_=7"
 PLACES += "|show callbacks.files._target_={}|show optim._target_={}|show data=text data.path=PIPE"
 PLACES += "|compare ~no_user/x|export run=x to=~no_user|eval run=~no_user|train replay=~no_user"
-PLACES += '|show --config-dir=~no_user|show run_dir="~no_user/x"|show data=text data.path="~no_user"'
+PLACES += '|show --config-dir=~no_user|show run_dir="~no_user/x"|show data=text data.path="~no_one"'
 PLACES += "|show data=text data.path=LOOP|compare RUN|train scale=smoke mixer=retnet run_dir=RUN"
 MAKERS: Any = {"LONG": lambda _: "a" * 300, "PIPE": pipe, "LOOP": loop, "RUN": piped}
 
