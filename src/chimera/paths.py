@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from chimera.errors import UserError
-
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -33,24 +31,12 @@ VARIABLE = "CHIMERA_CONFIG_PATH"
 FOLDERS = "config_dirs"
 
 
-def expanded(path: str | Path) -> Path:
-    """A path with the home of a user in place of `~` or `~user`.
-
-    Raises:
-        UserError: there is no such user.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise UserError(f"{path}: this machine has no such user; write ./~… for a file") from error
-
-
 def named(folder: str) -> Path:
     """A folder that a configuration names; one below `experiments/` is found wherever those are.
 
     Scales name the shapes of models among the tables so, and a process may be in any folder.
     """
-    path = expanded(folder)
+    path = Path(os.path.expanduser(folder))
     among = EXPERIMENTS.parent / path
     return among if folder.startswith("experiments/") and not path.is_dir() else path
 
@@ -66,18 +52,20 @@ def home() -> Path:
 
 def runs_root() -> Path:
     """Folder of all runs: `CHIMERA_RUNS` if it is set, else `runs/` below `home`."""
-    return expanded(os.environ.get("CHIMERA_RUNS") or home() / "runs")
+    return Path(os.path.expanduser(os.environ.get("CHIMERA_RUNS") or home() / "runs"))
 
 
 def cache_root() -> Path:
     """Folder of what can be made anew: `CHIMERA_CACHE` if it is set, else `~/.cache/chimera`."""
-    return expanded(os.environ.get("CHIMERA_CACHE") or "~/.cache/chimera")
+    return Path(os.path.expanduser(os.environ.get("CHIMERA_CACHE") or "~/.cache/chimera"))
 
 
 def records_roots() -> list[Path]:
     """Folders with records of runs: that of `CHIMERA_RECORDS`, else two below `home`."""
     named = os.environ.get("CHIMERA_RECORDS")
-    return [expanded(named)] if named else [home() / "experiments", home() / "records"]
+    return (
+        [Path(os.path.expanduser(named))] if named else [home() / "experiments", home() / "records"]
+    )
 
 
 def config_folders() -> list[Path]:

@@ -40,6 +40,18 @@ HOST = str(zlib.crc32(socket.gethostname().encode()))
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with the home of a user in place of `~` or `~user`.
+
+    Raises:
+        UserError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: this machine has no such user; write ./~… for a file") from error
+
+
 def read_text(file: Path, errors: str = "strict") -> str:
     """The text of a regular file; a pipe or a device would be waited for without end.
 

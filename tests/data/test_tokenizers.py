@@ -187,6 +187,24 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
         SentencePiece(path=str(tmp_path / "x.model")).build([])
 
 
+def test_a_vocabulary_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """Not UTF-8, no JSON, merges of nothing, or an id that would make the model as large."""
+    words = bert_vocabulary(tmp_path)
+    file = words if words.is_file() else words / "vocab.txt"
+    file.write_bytes(file.read_bytes() + b"caf\xe9\n")
+    with pytest.raises(UserError, match=r"vocab\.txt is not a vocabulary"):
+        WordPiece(path=str(words)).build([])
+    pieces = json.loads((gpt2_vocabulary(tmp_path) / "vocab.json").read_text())
+    for damage in ("[1]", "{", json.dumps(pieces | {"far": 10**9}), json.dumps(pieces | {"x": 0})):
+        (tmp_path / "vocab.json").write_text(damage)
+        with pytest.raises(UserError, match=r"vocab\.json"):
+            ByteBPE(path=str(tmp_path)).build([])
+    gpt2_vocabulary(tmp_path)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n¿ ?\n")
+    with pytest.raises(UserError, match=r"merges\.txt is not a vocabulary"):
+        ByteBPE(path=str(tmp_path)).build([])
+
+
 def test_published_pieces_give_published_ids(tmp_path: Path) -> None:
     # An excerpt of bert-base-uncased, each piece on its own line; the rest left unused.
     rows = [f"[unused{i}]" for i in range(30522)]
@@ -222,3 +240,8 @@ def test_a_damaged_tokenizer_is_one_line(tmp_path: Path, damage: bytes | None) -
                 load(folder)
             file.write_bytes(before)
         load(folder)
+        described = json.loads((folder / "tokenizer.json").read_text())
+        described["template"]["end"] = [10**30]
+        (folder / "tokenizer.json").write_text(json.dumps(described))
+        with pytest.raises(UserError, match="names an id that its tokenizer"):
+            load(folder)

@@ -30,10 +30,10 @@ from chimera.generate.text import write
 from chimera.model.assemble import build_model, choose
 from chimera.model.language import LanguageModel
 from chimera.model.restore import start_from
-from chimera.paths import expanded, runs_root
+from chimera.paths import runs_root
 from chimera.rundir.directory import RunDir
 from chimera.rundir.records import Record, unfinished
-from chimera.safe_io import read_text
+from chimera.safe_io import expanded, read_text
 from chimera.train.build import build_data
 from chimera.train.check import check, check_settings
 from chimera.train.launch import launch

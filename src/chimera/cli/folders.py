@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from chimera.cli.command import command
 from chimera.errors import UserError, nearest, one_line
-from chimera.paths import cache_root, expanded, runs_root
+from chimera.paths import cache_root, runs_root
+from chimera.safe_io import expanded
 from chimera.types import PositiveInt
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from chimera.config.schema import STRICT, check_value
 from chimera.errors import UserError, nearest
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 
 Settings = TypeVar("Settings")
 

@@ -42,10 +42,10 @@ from chimera.config.scale import apply_debug, apply_scale, drop_unused_preset_ke
 from chimera.config.schema import call_later, check_value
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
-from chimera.paths import expanded
 from chimera.program import command_name
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
+from chimera.safe_io import expanded
 
 
 @one_line()

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from chimera.errors import UserError, check_utf8
-from chimera.paths import CONF, EXPERIMENTS, VARIABLE, config_folders, expanded
-from chimera.safe_io import read_yaml
+from chimera.paths import CONF, EXPERIMENTS, VARIABLE, config_folders
+from chimera.safe_io import expanded, read_yaml
 
 #: Groups of the components that make up a model.
 ZOO = ("mixer", "norm", "quant", "ffn", "position", "adapter")

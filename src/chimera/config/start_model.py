@@ -41,13 +41,13 @@ from chimera.config.schema import attribute, check_value
 from chimera.config.trusted_config import checked, exported, recorded, trusted_model
 from chimera.data.source import hub
 from chimera.errors import UserError, one_line, unknown
-from chimera.paths import expanded, runs_root
+from chimera.paths import runs_root
 from chimera.program import command_name
 from chimera.rundir.directory import RunDir, directory_of_row, directory_of_teacher
 from chimera.rundir.identity import identity
 from chimera.rundir.records import Record, Records
 from chimera.rundir.tensors import digest
-from chimera.safe_io import read_json
+from chimera.safe_io import expanded, read_json
 
 #: Groups whose nodes are copied from the model to start from.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")

@@ -15,8 +15,8 @@ from chimera.data.source.files import (
     read_lines,
 )
 from chimera.errors import UserError
-from chimera.paths import expanded
 from chimera.program import command_name
+from chimera.safe_io import expanded
 from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed
 
 

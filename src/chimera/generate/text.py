@@ -24,8 +24,8 @@ from chimera.errors import UserError
 from chimera.generate.settings import Generation
 from chimera.model.decode import decode as decode_with
 from chimera.model.language import LanguageModel
-from chimera.paths import expanded
 from chimera.rundir.directory import RunDir
+from chimera.safe_io import expanded
 from chimera.train.check import checked_model
 from chimera.train.restore import restore
 

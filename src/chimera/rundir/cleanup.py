@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from chimera.errors import UserError
-from chimera.paths import expanded
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import STATUS, RunDir
-from chimera.safe_io import TEMPORARY, read_json, temporary
+from chimera.safe_io import TEMPORARY, expanded, read_json, temporary
 
 #: Paths of files that a run writes, in its directory; a directory with others is never removed.
 _OURS = re.compile(

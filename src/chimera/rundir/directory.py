@@ -43,7 +43,7 @@ from typing import Any, TextIO
 import yaml
 
 from chimera.errors import UserError, one_line
-from chimera.paths import expanded, runs_root
+from chimera.paths import runs_root
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import EXTENDED, differences, identity
 from chimera.safe_io import (
@@ -51,6 +51,7 @@ from chimera.safe_io import (
     age_of,
     check_links,
     check_place,
+    expanded,
     make_folder,
     read_json,
     read_text,

@@ -21,7 +21,7 @@ from chimera.data.source import hub
 from chimera.data.source.files import read_rows
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.errors import UserError, nearest
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 from chimera.task.mmlu_protocol import LETTERS, PROTOCOLS, Asked, Protocol, Question
 
 HUB = "cais/mmlu"

@@ -17,9 +17,8 @@ from chimera.config.schema import shown
 from chimera.config.trusted_config import recorded
 from chimera.errors import NotFiniteError, UserError
 from chimera.model.compiled import compile_as
-from chimera.paths import expanded
 from chimera.rundir.directory import RunDir
-from chimera.safe_io import read_json
+from chimera.safe_io import expanded, read_json
 
 if TYPE_CHECKING:
     from chimera.train.restore import Restored

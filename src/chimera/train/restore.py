@@ -25,12 +25,11 @@ from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
 from chimera.optim.optimizer import rate_factor
-from chimera.paths import expanded
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import DAMAGE, load
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import EXTENDED, TOKENS, check_text
-from chimera.safe_io import check_fields
+from chimera.safe_io import check_fields, expanded
 from chimera.task.base import Task
 from chimera.train.build import build_task
 from chimera.train.console import quiet, say

@@ -9,7 +9,7 @@ from typing import Literal
 
 from chimera.data.source.splits import Sources
 from chimera.errors import UserError
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 from chimera.types import NonNegativeInt, PositiveInt
 
 

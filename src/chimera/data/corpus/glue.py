@@ -27,7 +27,7 @@ from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.source.files import by_name, check_once, read_rows
 from chimera.errors import UserError, one_line
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 
 log = logging.getLogger("chimera")
 

@@ -29,7 +29,7 @@ from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.source.files import json_rows, text_in
 from chimera.data.source.splits import Sources, Split
 from chimera.errors import UserError
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 from chimera.types import PositiveInt
 
 log = logging.getLogger("chimera")

@@ -34,7 +34,7 @@ from chimera.data.source.files import read_json, text_in
 from chimera.data.source.splits import Sources, bounded
 from chimera.data.source.workers import cores, in_order
 from chimera.errors import UserError
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 
 #: Part of the cache's key; raise it when the harvest or the cleaning changes.
 VERSION = 1

@@ -38,7 +38,7 @@ from chimera.data.source.files import (
 )
 from chimera.data.source.splits import Sources, Split, bounded, shares_of, trimmed
 from chimera.errors import UserError, one_line
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 
 SHORTEST = 2000
 #: Files whose beginnings are read before a run; the others are when the text is.

@@ -21,7 +21,7 @@ from chimera.data.source.cache import file_fingerprints, fingerprint_of
 from chimera.data.source.files import TEXT, Repeatable, format_of, read_lines, split_of
 from chimera.data.source.splits import SHARES, Sources, Split, bounded, shares_of
 from chimera.errors import UserError
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 
 HUB = ("Salesforce/wikitext", "wikitext-2-raw-v1")
 _INSTEAD = "data.path=<a folder with train, valid and test files>, or take data=pydocs"

@@ -27,8 +27,7 @@ from chimera.data.source.cache import fingerprint_of, read_note
 from chimera.data.source.files import SPLIT_WORDS, Repeatable, text_in
 from chimera.data.source.splits import Split
 from chimera.errors import UnavailableError, UserError, one_line
-from chimera.paths import expanded
-from chimera.safe_io import write_atomic
+from chimera.safe_io import expanded, write_atomic
 
 _KIND = "hub"
 _FILE_BYTES = 1 << 26  # of text in each file of a stream

@@ -24,8 +24,7 @@ import numpy.typing as npt
 from chimera.data.source import hub
 from chimera.data.source.files import parsing
 from chimera.errors import UserError
-from chimera.paths import expanded
-from chimera.safe_io import temporary
+from chimera.safe_io import expanded, temporary
 
 Ids = npt.NDArray[np.int64]
 #: Describes the other files in the folder of a saved tokenizer.
@@ -161,7 +160,10 @@ def load(folder: Path) -> Tokenizer:
             tokenizer = tokenizer_class._read(folder, described.special_ids, described.sha256)
         except OSError as error:
             raise UserError(f"{folder} lacks a file of its tokenizer: {error}") from error
-    tokenizer.template = described.template
+    tokenizer.template = around = described.template
+    ids = (*tokenizer.special_ids, *around.start, *around.middle, *around.end)
+    if not all(0 <= each < tokenizer.vocab_size for each in ids):
+        raise UserError(f"{file} names an id that its tokenizer has not; restore the file")
     return tokenizer
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
+from chimera.data.source.files import parsing
 from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer, TokenizerSettings, locate
 from chimera.errors import UserError
 
@@ -86,7 +87,8 @@ class WordPiece(TokenizerSettings):
         from tokenizers import decoders, models, normalizers, pre_tokenizers
 
         (file,) = locate("tokenizer.path", self.path, "vocab.txt")
-        vocabulary = models.WordPiece.read_file(str(file))
+        with parsing(file, "a vocabulary"):
+            vocabulary = models.WordPiece.read_file(str(file))
         missing = [token for token in _SPECIAL.values() if token not in vocabulary]
         if missing:
             raise UserError(f"tokenizer.path={self.path}: {file} lacks {', '.join(missing)}")
@@ -130,9 +132,12 @@ class ByteBPE(TokenizerSettings):
         from tokenizers import decoders, models, pre_tokenizers
 
         files = locate("tokenizer.path", self.path, "vocab.json", "merges.txt")
-        fast = Fast(models.BPE.from_file(*map(str, files)))
+        with parsing(" and ".join(map(str, files)), "a vocabulary and its merges"):
+            fast = Fast(models.BPE.from_file(*map(str, files)))
         fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         fast.decoder = decoders.ByteLevel()
+        if {*(ids := fast.get_vocab().values())} != {*range(len(ids))}:
+            raise UserError(f"tokenizer.path={self.path}: the ids of {files[0]} are not 0, 1, 2, …")
         end = fast.token_to_id(_END)
         if end is None:
             raise UserError(f"tokenizer.path={self.path}: {files[0]} lacks {_END}")

@@ -21,7 +21,7 @@ import numpy as np
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer, TokenizerSettings, letters_of
 from chimera.errors import UserError
-from chimera.paths import expanded
+from chimera.safe_io import expanded
 from chimera.types import Fraction, PositiveInt
 
 log = logging.getLogger("chimera")
