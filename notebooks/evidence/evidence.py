@@ -414,6 +414,18 @@ def choosing(path: str, scale: str = "medium") -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def at_ends(path: str, scale: str = "medium") -> dict[str, list[str]]:
+    """Rows whose chosen rate is the lowest or the highest of those that they tried."""
+    lines = tried(path, scale)
+    chosen = best_rates(lines, load(path).better)
+    rates = {row: [line.rate for line in lines if line.row == row] for row in chosen}
+    ends = {"highest": max, "lowest": min}
+    return {
+        end: [row for row, rate in chosen.items() if rate == of(rates[row])]
+        for end, of in ends.items()
+    }
+
+
 def edges(path: str, steps: int) -> list[dict[str, str]]:
     """Rows with report's seeds at two rates or more: values of choosing and of report's seeds."""
     of, kept = report(path), runs(path, choices__scale="medium", trainer__max_steps=steps)

@@ -47,8 +47,8 @@ def kept(**chosen: object) -> pd.DataFrame:
     )
 
 
-def at_best_rate(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The reporting runs at the rate that seed 0 chose.
+def chosen(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The run of seed 0 that chose the rate of each setting, with all its columns.
 
     Args:
         found: runs of `kept`.
@@ -58,8 +58,28 @@ def at_best_rate(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     choosing = choosing.sort_values(
         ["val/accuracy", "steps", "rate"], ascending=[False, True, True]
     )
-    best = choosing.drop_duplicates(by)[[*by, "rate"]]
+    return choosing.drop_duplicates(by)
+
+
+def at_best_rate(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The reporting runs at the rate that seed 0 chose."""
+    best = chosen(found, by)[[*by, "rate"]]
     return found[found["seed"] != 0].merge(best, on=[*by, "rate"]).sort_values([*by, "seed"])
+
+
+def by_mixer() -> pd.DataFrame:
+    """All runs of the mixers; `mixer` has their options, as in `delta+conv=4`."""
+    found = kept(choices__norm="rmsnorm", choices__quant="none", choices__ffn="swiglu")
+    return found.assign(mixer=[_label(run) for run in found.to_dict("records")])
+
+
+def at_highest(found: pd.DataFrame) -> pd.DataFrame:
+    """Cases of a mixer and a task by task: how many, at their highest rate, of them solved."""
+    best = chosen(found, ["mixer", "task"])
+    highest = best["rate"] == best["task"].map(found.groupby("task")["rate"].max())
+    solved = highest & (best["steps"] < STEPS)
+    counts = {"cases": best["rate"] > 0, "at the highest rate": highest, "of these solved": solved}
+    return pd.DataFrame({name: of.groupby(best["task"]).sum() for name, of in counts.items()})
 
 
 @cache
@@ -69,9 +89,7 @@ def profiles(steps: int = STEPS) -> pd.DataFrame:
     Args:
         steps: of the schedule.
     """
-    found = kept(choices__norm="rmsnorm", choices__quant="none", choices__ffn="swiglu")
-    found = found.assign(mixer=[_label(run) for run in found.to_dict("records")])
-    found = at_best_rate(found, ["mixer", "task"])
+    found = at_best_rate(by_mixer(), ["mixer", "task"])
     return found[found["trainer.max_steps"] == steps]
 
 

@@ -405,3 +405,23 @@ def test_characters_are_tokens(tmp_path: Path) -> None:
     (ids,) = tokenizer.encode([text])
     assert len(ids) == len(text)
     assert tokenizer.decode(ids) == text
+
+
+def test_rates_at_the_end_of_their_grids() -> None:
+    for path in ("saidl/attention", "saidl/hybrids", "saidl/positions", "bitnet_qdyt/norms"):
+        assert evidence.at_ends(path) == {"highest": [], "lowest": []}, path
+    for path in ("titan/baselines", "titan/pattern"):
+        assert not evidence.at_ends(path)["highest"], path
+    assert "mamba2_4" in evidence.at_ends("ours/scaling")["highest"]
+    runs = [
+        {"mixer": "a", "task": task, "seed": 0, "trainer.max_steps": 800, "rate": rate}
+        | {"steps": steps, "val/accuracy": accuracy}
+        for task, rate, steps, accuracy in (
+            ("t", 0.001, 800, 0.4), ("t", 0.01, 800, 0.5),  # the highest
+            ("u", 0.001, 400, 1.0), ("u", 0.01, 300, 1.0),  # the highest, and solved
+            ("v", 0.001, 800, 0.5), ("v", 0.01, 800, 0.5),  # equal: the lowest
+        )
+    ]  # fmt: skip
+    found = small_tasks.at_highest(pd.DataFrame(runs))
+    assert found.sum().tolist() == [3, 2, 1]
+    assert found.loc["u"].tolist() == [1, 1, 1]
