@@ -10,7 +10,8 @@ import pytest
 import torch
 from benchmarks.gpu import meter
 from benchmarks.gpu.__main__ import WAVES, main
-from benchmarks.gpu.job import Setting
+from benchmarks.gpu.fused import fused
+from benchmarks.gpu.job import HALF, Setting
 from benchmarks.gpu.loop import Watch, loop
 from benchmarks.gpu.meter import measured, traced
 from benchmarks.gpu.steps import PRESETS, Preset
@@ -151,3 +152,17 @@ def test_a_step_takes_no_more_than_it_did(name: str, kernels: int, gigabytes: fl
     assert found.kernels <= kernels
     assert found.bytes / 1e9 <= gigabytes
     assert found.reads == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kernels", "gigabytes"),
+    [("bert", 495, 24.2), ("attention", 480, 45.2), ("retnet", 740, 81.4)],
+)
+def test_a_compiled_step_takes_no_more_than_it_did(
+    name: str, kernels: int, gigabytes: float
+) -> None:
+    found = fused(PRESETS[name], HALF)
+    assert found.kernels <= kernels
+    assert found.bytes / 1e9 <= gigabytes
+    assert found.breaks == 0
