@@ -96,12 +96,12 @@ def _title(results: TableResults, lines: Sequence[Line]) -> str:
 def close(values: Sequence[float]) -> tuple[float, float]:
     """The ends of an axis without the few values that would squeeze the others, if there are any.
 
-    They are at most a third of the values, on one side, and take over three quarters of the width.
+    They are at most a third of the values, on one side, and take over seven eighths of the width.
     """
     found = sorted(values)
     for few in range(1, len(found) // 3 + 1):
         for part in (found[:-few], found[few:]):
-            if 0 < 4 * (part[-1] - part[0]) < found[-1] - found[0]:
+            if 0 < 8 * (part[-1] - part[0]) < found[-1] - found[0]:
                 return part[0], part[-1]
     return (found[0], found[-1]) if found else (0.0, 0.0)
 
