@@ -59,7 +59,7 @@ def on_config(config: Any) -> None:
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are in no file of docs/."""
-    from mkdocs.structure.files import File
+    from mkdocs.structure.files import File, InclusionLevel
 
     pages: dict[str, str | bytes] = {**cards(), **reference(), **tables(), **evidence()}
     texts = {name: content for name, content in pages.items() if isinstance(content, str)}
@@ -75,7 +75,9 @@ def on_files(files: Any, config: Any) -> Any:
         elif name not in pages:
             pages[name] = shown(path)
     for name, content in pages.items():
-        files.append(File.generated(config, name, content=content))
+        beside = name.startswith("files/")
+        level = InclusionLevel.NOT_IN_NAV if beside else InclusionLevel.UNDEFINED
+        files.append(File.generated(config, name, content=content, inclusion=level))
     return files
 
 
