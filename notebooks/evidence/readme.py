@@ -71,7 +71,7 @@ def convolution() -> str:
 
 def parts_of_titan() -> str:
     """The parts of TITAN whose interval excludes one."""
-    of = report("titan/ablations_first")
+    of = report("titan/ablations")
     assert of is not None
     said: dict[float, str] = {}
     for row, (part, instead) in PARTS.items():
@@ -81,10 +81,8 @@ def parts_of_titan() -> str:
             said[found.value] = f"{part} in place of {instead} {found}"
     shown = "; ".join(said[value] for value in sorted(said)) or "none can be told from no change"
     return (
-        "TITAN's paper plans to measure its parts and does not. Perplexity of its model, as first"
-        f" read (`preset=titan_first`), over that without the part, if the interval excludes 1:"
-        f" {shown}"
-        f" ([titan]({PAGES}/titan.ipynb)).\n"
+        "TITAN's paper plans to measure its parts and does not. Perplexity of its model over that"
+        f" without the part, if the interval excludes 1: {shown} ([titan]({PAGES}/titan.ipynb)).\n"
     )
 
 

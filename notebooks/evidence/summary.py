@@ -141,11 +141,11 @@ def _titan() -> str:
 
 
 def _parts() -> str:
-    found = {row: _ratio("titan/ablations_first", "full", row) for row in PARTS}
+    found = {row: _ratio("titan/ablations", "full", row) for row in PARTS}
     told = [f"{PARTS[row][0]} {found[row]}" for row in sorted(found, key=lambda r: found[r].value)]
     return (
         "**Of TITAN's parts, perplexity with the part divided by that without it:**"
-        f" {'; '.join(told)} ({setting('titan/ablations_first', 'full')})."
+        f" {'; '.join(told)} ({setting('titan/ablations', 'full')})."
     )
 
 
