@@ -19,7 +19,7 @@ from rich.console import Console
 
 from chimera.config.tables import Row, load
 from chimera.paths import EXPERIMENTS
-from chimera.report.formatting import _LATEX, block, cell, code, latex, markdown
+from chimera.report.formatting import _LATEX, block, cell, code, latex, markdown, show_grid
 from chimera.report.table_results import read_results
 from chimera.report.write import show, write
 from tests.report.runs import make
@@ -159,3 +159,13 @@ def test_an_engine_compiles_the_committed_tables(tmp_path: Path) -> None:
     command = [str(ENGINE), "-interaction=nonstopmode", "-halt-on-error", "it.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_names_are_left_where_many_numbers_are_wider_than_the_page(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heads = [f"a number {n}" for n in range(20)]
+    show_grid("title", ["row"], heads, [["non_recursive", *heads]])
+    said = capsys.readouterr().out
+    assert "non_recursiv" in said
+    assert all(head in said for head in heads)

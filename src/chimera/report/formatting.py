@@ -100,6 +100,10 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+#: Least width of a column of names that is broken, in characters.
+NAMES = 12
+
+
 def show_grid(
     title: str | None,
     left: Sequence[str],
@@ -116,22 +120,28 @@ def show_grid(
         right: heads of the columns of numbers, which are aligned to the right.
         body: cells by line, shown as they are written.
         console: None: standard output.
-        width: in characters, of a console that is no terminal.
+        width: in characters, of a console that is no terminal; more where the numbers need it.
     """
+    from rich.cells import cell_len
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
     console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=width)
     grid = Table(title=None if title is None else Text(printable(title)), title_justify="left")
-    for head in left:
-        grid.add_column(Text(head), overflow="fold")
-    for head in right:
-        grid.add_column(Text(head), justify="right", no_wrap=True)
-    for cells in body:
+    lines = list(body)
+    for n, head in enumerate((*left, *right)):
+        longest = max(map(cell_len, (head, *(line[n] for line in lines))))
+        if n < len(left):
+            grid.add_column(Text(head), overflow="fold", min_width=min(longest, NAMES))
+        else:
+            grid.add_column(Text(head), justify="right", no_wrap=True, min_width=longest)
+    for cells in lines:
         grid.add_row(*map(Text, map(printable, cells)))
+    needed = Measurement.get(console, console.options.update(width=10_000), grid).minimum
+    # A terminal that is too narrow breaks its lines: better than columns without their text.
+    console.width = max(console.width if console.is_terminal else width, needed)
     console.print(grid)
     return console
 
