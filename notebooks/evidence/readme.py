@@ -82,7 +82,8 @@ def parts_of_titan() -> str:
     shown = "; ".join(said[value] for value in sorted(said)) or "none can be told from no change"
     return (
         "TITAN's paper plans to measure its parts and does not. Perplexity of its model over that"
-        f" without the part, if the interval excludes 1: {shown} ([titan]({PAGES}/titan.ipynb)).\n"
+        " without the part, at rates that an earlier reading of it chose, if the interval excludes"
+        f" 1: {shown} ([titan]({PAGES}/titan.ipynb)).\n"
     )
 
 

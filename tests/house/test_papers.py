@@ -196,7 +196,11 @@ def test_a_command_composes(line: str) -> None:
     elif words[0] == "list":
         assert {words[1]} & {*groups(), *itertools.chain(*groups().values())}
     elif words[0] == "-m" and words[1].startswith("+"):
-        assert words[1].removeprefix("+").replace("=", "/") in tables()
+        table, _, rows = words[1].removeprefix("+").partition("=")
+        if "/" in table:  # some of its rows
+            assert {*rows.split(",")} <= {row.name for row in load(table).rows}
+        else:
+            assert f"{table}/{rows}" in tables()
     elif words[0] == "-m":
         assert find_spec(words[1]) is not None
     else:
