@@ -18,7 +18,7 @@ from tools.execute_evidence import FOLDER
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
-from chimera.config.tables import computed_tables, tables
+from chimera.config.tables import computed_tables, load, tables
 from chimera.paths import ROOT
 from chimera.report.stats import paired
 from tests.house.test_docs import DOCS
