@@ -87,8 +87,8 @@ def test_names_of_weights_stay() -> None:
 
 def test_auto_is_one_graph_on_a_gpu_and_none_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    line = ["mixer=hgrn2", "norm=qdyt", "quant=bitnet158", "ffn=mlp", "position=none"]
-    model, plain_model = built(line, dropout=0.1, loops=2), built(line, dropout=0.1, loops=2)
+    line = ["mixer=retnet", "norm=qdyt", "quant=bitnet158", "ffn=mlp", "position=none"]
+    model, plain_model = built(line, dropout=0.1), built(line, dropout=0.1)
     compile_as("auto", model, torch.device("cpu"))
     compile_as(False, model, torch.device("cpu"))
     assert not compiled(model)

@@ -10,6 +10,7 @@ from chimera.tables.memory import SMALL, SMALL_MODELS, composed, measured, shape
 from chimera.train.model_summary import memory
 
 
+@pytest.mark.sampled(1, each=("model",))
 @pytest.mark.parametrize(
     ("model", "checkpointing", "optimiser"),
     [
