@@ -129,7 +129,7 @@ class Steps(Callback):
         return {**counted, "spikes": asdict(self.spikes)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # A run of before spikes were counted goes on; they are counted from here.
+        # An older checkpoint has none: counting then begins here.
         self.spikes = Spikes(**state_dict.get("spikes", {}))
         self.tokens = int(state_dict["tokens"])
         self.seconds = state_dict["seconds"]
