@@ -194,6 +194,10 @@ def test_a_vocabulary_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes() + b"caf\xe9\n")
     with pytest.raises(UserError, match=r"vocab\.txt is not a vocabulary"):
         WordPiece(path=str(words)).build([])
+    bert_vocabulary(tmp_path)
+    file.write_text(file.read_text() + "[CLS]\n")
+    with pytest.raises(UserError, match=r"vocab\.txt are not 0, 1, 2"):
+        WordPiece(path=str(words)).build([])
     pieces = json.loads((gpt2_vocabulary(tmp_path) / "vocab.json").read_text())
     for damage in ("[1]", "{", json.dumps(pieces | {"far": 10**9}), json.dumps(pieces | {"x": 0})):
         (tmp_path / "vocab.json").write_text(damage)

@@ -92,6 +92,7 @@ class WordPiece(TokenizerSettings):
         missing = [token for token in _SPECIAL.values() if token not in vocabulary]
         if missing:
             raise UserError(f"tokenizer.path={self.path}: {file} lacks {', '.join(missing)}")
+        _check_ids(self.path, file, vocabulary)  # a token twice leaves a gap
         fast = Fast(models.WordPiece(vocabulary, unk_token=_SPECIAL["unk"]))
         fast.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
         fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -99,6 +100,12 @@ class WordPiece(TokenizerSettings):
         fast.add_special_tokens(list(_SPECIAL.values()))
         special = SpecialIds(**{role: vocabulary[token] for role, token in _SPECIAL.items()})
         return FastTokenizer(fast, special, self.fingerprint(""))
+
+
+def _check_ids(path: str, file: Path, ids: dict[str, int]) -> None:
+    """Reject a vocabulary whose ids have gaps: the model would have fewer rows than the last id."""
+    if {*ids.values()} != {*range(len(ids))}:
+        raise UserError(f"tokenizer.path={path}: the ids of {file} are not 0, 1, 2, …")
 
 
 _END = "<|endoftext|>"
@@ -136,8 +143,7 @@ class ByteBPE(TokenizerSettings):
             fast = Fast(models.BPE.from_file(*map(str, files)))
         fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         fast.decoder = decoders.ByteLevel()
-        if {*(ids := fast.get_vocab().values())} != {*range(len(ids))}:
-            raise UserError(f"tokenizer.path={self.path}: the ids of {files[0]} are not 0, 1, 2, …")
+        _check_ids(self.path, files[0], fast.get_vocab())
         end = fast.token_to_id(_END)
         if end is None:
             raise UserError(f"tokenizer.path={self.path}: {files[0]} lacks {_END}")
