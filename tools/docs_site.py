@@ -4,7 +4,8 @@
     reference/{keys,commands,api}.md        other keys, help of the commands, documented functions
     evidence/<name>.md                      text and results of notebooks/evidence/<name>.ipynb
     evidence/tables/<paper>-<table>.md      rows, published numbers, commands, and the report if any
-    files/<path>.md                         files outside docs/ that a page links to
+    files/<path>.md                         files outside docs/ that a page links to; of a notebook
+                                            its text, code and results
 
 Links of docs/**/*.md are those of the repository (`../src/…`); in the site they lead to `files/…`.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import csv
+import html
 import io
 import json
 import posixpath
@@ -26,6 +28,7 @@ from chimera.config import tables as experiments
 from chimera.config.groups import ZOO, find, groups, is_part
 from chimera.model.catalog import rows as catalogue
 from chimera.model.component_page import component_page
+from chimera.report.formatting import markdown as escaped
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, NOTEBOOKS = ROOT / "docs", ROOT / "notebooks" / "evidence"
@@ -36,11 +39,16 @@ CODE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$|`[^`\n]+`", re.S | re.M)
 #: A diagram, and the label of a node in it.
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.S | re.M)
 NODE = re.compile(r'\w+\(?[\[(]"(.*?)"[\])]')
+#: A report's list of runs, and how it is shown.
+RUNS = re.compile(r"^### Runs\n(.*?)(?=^### )", re.S | re.M)
+FOLDED = r'### Runs\n<details markdown="1"><summary>all of them</summary>\n\1</details>\n\n'
+#: What reports escape and Python-Markdown does not know as escaped.
+ESCAPED = re.compile(r"\\([<$~&])")
 TIMES = "<!-- times of tables -->"
 CARDS, TABLES = "reference/cards", "evidence/tables"
 #: Modules whose functions and classes are documented.
 API = ("api.library", "api.layers", "api.graft", "contract", "contract_gguf", "errors")
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".ipynb": "json"}
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml"}
 
 
 def on_config(config: Any) -> None:
@@ -72,6 +80,8 @@ def on_files(files: Any, config: Any) -> Any:
             continue
         if path.suffix in (".png", ".svg"):
             pages[name] = path.read_bytes()
+        elif path.suffix == ".ipynb":
+            pages |= notebook(path, name.removesuffix(".md"), with_code=True)
         elif name not in pages:
             pages[name] = shown(path)
     for name, content in pages.items():
@@ -86,7 +96,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     name = page.file.src_uri
     if TIMES in markdown:
         markdown = markdown.replace(TIMES, times())
-    return led(DIAGRAM.sub(lambda found: boxes(found[1]), markdown), name)
+    markdown = led(DIAGRAM.sub(lambda found: boxes(found[1]), markdown), name)
+    parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
+    for i in range(0, len(parts), 2):  # the others are code
+        parts[i] = ESCAPED.sub(lambda found: html.escape(found[1]), parts[i])
+    return "".join(parts)
 
 
 def on_post_build(config: Any) -> None:
@@ -231,20 +245,31 @@ def evidence() -> dict[str, str | bytes]:
     """Text and results of each evidence notebook, without its code, and their pictures."""
     pages: dict[str, str | bytes] = {}
     for file in sorted(NOTEBOOKS.glob("*.ipynb")):
-        parts = []
-        for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
-            if cell["cell_type"] == "markdown":
-                parts.append("".join(cell["source"]))
-            for output in cell.get("outputs", ()):
-                data = output.get("data", {})
-                if "image/png" in data:
-                    name = f"evidence/{file.stem}-{len(parts)}.png"
-                    pages[name] = base64.b64decode(data["image/png"])
-                    parts.append(f"![]({name.removeprefix('evidence/')})")
-                elif "text/markdown" in data:
-                    parts.append("".join(data["text/markdown"]))
-        pages[f"evidence/{file.stem}.md"] = "\n\n".join(parts) + "\n"
+        pages |= notebook(file, f"evidence/{file.stem}")
     return pages
+
+
+def notebook(file: Path, name: str, *, with_code: bool = False) -> dict[str, str | bytes]:
+    """The page `<name>.md` of a notebook, and its pictures."""
+    pages: dict[str, str | bytes] = {}
+    parts: list[str] = []
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        elif with_code:
+            parts.append(f"````python\n{source}\n````")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = f"{name}-{len(parts)}.png"
+                pages[picture] = base64.b64decode(data["image/png"])
+                parts.append(f"![]({posixpath.basename(picture)})")
+            elif "text/markdown" in data:
+                parts.append("".join(data["text/markdown"]))
+            elif text := "".join(data.get("text/plain", output.get("text", ""))):
+                parts.append(f"````text\n{text.rstrip()}\n````")
+    return {**pages, f"{name}.md": "\n\n".join(parts) + "\n"}
 
 
 def report(table: str) -> Path:
@@ -280,7 +305,8 @@ def _table(table: experiments.Table) -> str:
         f"# {table.title}\n",
         f"{table.source}. Metric `{table.metric}`, {table.better} is better.\n",
     ]
-    lines += [table.note + "\n"] if table.note else []
+    file = report(table.path)
+    lines += [escaped(table.note) + "\n"] if not file.is_file() else []  # a report has it
     lines += ["```bash", f"make table T={table.path} SCALE=small SEEDS=3"]
     lines += [f"python train.py -m +{group}={name} scale=small seed=0,1,2    # the same"]
     lines += [
@@ -297,10 +323,10 @@ def _table(table: experiments.Table) -> str:
         )
     if columns:
         lines.append("\nThe numbers are the paper's.\n")
-    file = report(table.path)
     if file.is_file():
         text = re.sub(r"^#", "##", file.read_text(encoding="utf-8"), flags=re.M)
-        lines.append("\n" + text.replace(f"## {table.title}\n", "## What we measured\n", 1))
+        text = text.replace(f"## {table.title}\n", "## What we measured\n", 1)
+        lines.append("\n" + RUNS.sub(FOLDED, text))
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from chimera.cli import main as cli
 from chimera.cli.main import main
 from chimera.config.compose import compose, plain
 from chimera.config.migration_hints import hints
@@ -57,6 +58,22 @@ WORKS = {
     "tokenizer=bpe": "tokenizer=sentencepiece",
     "scale=tiny": "scale=smoke",
     "model.dim=100 model.heads=3": "model.dim=102",
+    # capitals and signs of the papers
+    "mixer=GQA": "mixer=gqa",
+    "mixer=mamba-2": "mixer=mamba2",
+    "mixer=multihead_attention": "mixer=attention",
+    "norm=RMSNorm": "norm=rmsnorm",
+    "norm=batchnorm": "norm=layernorm",
+    "ffn=SwiGLU": "ffn=swiglu",
+    "position=RoPE": "position=rope",
+    "optim=AdamW": "optim=adamw",
+    "preset=bert-base": "preset=bert_base",
+    "preset=llama3": "preset=gpt2 mixer=gqa norm=rmsnorm ffn=swiglu position=rope",
+    "schedule=onecycle": "schedule=cosine",
+    "schedule=step": "schedule=wsd",
+    "task=pretrain": "task=mlm",
+    "mixer==retnet": "mixer=retnet",
+    "mixer:retnet": "mixer=retnet",
 }
 #: Keys of other programs, and what is said of them.
 KEYS = {
@@ -68,8 +85,8 @@ KEYS = {
     "max_steps=5": "did you mean 'trainer.max_steps'?",
     "training.steps=5": "it is trainer.max_steps here",
     "lr_scheduler.warmup_steps=5": "it is optim.warmup here",
-    "optimizer.lr=1": "did you mean 'optim.lr'?",
-    "datamodule.batch_size=3": "did you mean 'data.batch_size'?",
+    "optimizer.lr=1": "it is optim.lr here",
+    "datamodule.batch_size=3": "data.batch_size",
     "train.global_batch_size=8": "it is data.batch_size here",
     "per_device_train_batch_size=8": "it is data.batch_size here",
     "min_lr=1e-5": "it is optim.min_ratio (a share of optim.lr) here",
@@ -111,6 +128,42 @@ KEYS = {
     "ckpt_sha256=abc": "it is computed from ckpt_path=",
     "model.depth=100000": "at most 4096",
     "mixer=attn": "did you mean",
+    "mixer retnet": "as in mixer=<name>",
+    "scale=large": "write scale=paper",
+    "data=tinyshakespeare": "data=text data.path=<file>",
+    "data.file=book.txt": "data=text data.path=<file>",
+    "--lr=1e-3": "it is optim.lr here",
+    "lr=1e-3": "it is optim.lr here",
+    "batch_size=32": "it is data.batch_size here",
+    "compile=true": "it is trainer.compile here",
+    "mask_prob=0.15": "it is task.mask_ratio here",
+    "output=out": "it is run_dir here",
+    "n_jobs=2": "it is workers here",
+    "gpus=1": "trainer.devices=<n>",
+    "flash=true": "scaled_dot_product_attention",
+    "eval=false": "run=<dir> only tests",
+    "trainer.resume=true": "give the same command",
+    "seeds=3": "seed=0,1,2",
+}
+#: A whole command, and what is said of it.
+COMMANDS = {
+    "run mixer=retnet": "write chimera train",
+    "fit mixer=retnet": "write chimera train",
+    "test run=a": "write chimera eval run=<dir>",
+    "predict run=a": "write chimera generate run=<dir>",
+    "finetune run=a": "write chimera train preset=finetune init_from=<run>",
+    "tune optim.lr=1": "search.trials=20",
+    "plot runs": "write chimera compare",
+    "save a": "write chimera export run=<dir> to=<folder>",
+    "generate runs/a": "did you mean run=runs/a?",
+    "generate run=a 'The king'": "did you mean prompt='The king'?",
+    "generate run=a --prompt x": "did you mean prompt=",
+    "generate run=a prompt=x max_tokens=9": "did you mean max_new=9?",
+    "generate run=a prompt=x temp=0.8": "did you mean temperature=0.8?",
+    "export runs/a exported": "did you mean run=runs/a?",
+    "export run=a output=b": "did you mean to=b?",
+    "eval checkpoint=a": "did you mean run=a?",
+    "mmlu runs/a": "did you mean run=runs/a?",
 }
 
 
@@ -140,6 +193,14 @@ def test_the_line_says_what_it_is_here(
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.parametrize(("typed", "says"), COMMANDS.items())
+def test_the_line_has_the_command_that_works(
+    typed: str, says: str, refused: Refused, place: Path
+) -> None:
+    refused(main, shlex.split(typed), says)
+    assert list(place.iterdir()) == []
+
+
 def test_a_wrong_name_shows_the_three_nearest(refused: Refused) -> None:
     line = refused(main, ["train", "mixer=retnett"], "'retnet'", "list mixer lists all")
     assert line.count("'") == 6
@@ -153,6 +214,10 @@ def test_what_is_said_is_here() -> None:
         words = ours.format("cola").replace("<name>", "cola").split()
         if not any(word.startswith("tokenizer=") for word in words):
             plain(compose(words))
+    for ours in hints()["commands"]:
+        program, command, *_ = ours.split()
+        assert program == "chimera"
+        assert command in cli.COMMANDS
     for ours in hints()["names"]:
         key = ours.partition(" ")[0].rstrip(",")
         if "=" not in key and not key.startswith(

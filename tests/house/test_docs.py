@@ -36,6 +36,12 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```", re.S | re.M)
+#: A whole command within a sentence or a table, and not a command's name alone.
+SPAN = re.compile(r"`([^`\n]+)`")
+INLINE = re.compile(r"(?:chimera|make|python) (?:-m )?\S+ .+|make [\w-]+")
+#: Pages whose commands have tests of their own: tests/config/test_strangers.py, test_papers.py,
+#: tests/cli/test_template.py.
+TESTED_APART = ("own-parts", "papers", "lightning-hydra-template")
 #: Programs of others, a cluster, or the repository's own tools: known, not started here.
 ELSEWHERE = ("pip", "hf", "lm_eval", "llama-cli", "srun", "torchrun", "tools/slurm_local.sh")
 #: Values of `key=<…>`, of the files that `place` makes.
@@ -117,13 +123,18 @@ def test_both_citations_agree() -> None:
 
 
 def lines() -> Iterator[tuple[str, str]]:
-    """Every command of a page, without its remark; tests/config/test_strangers.py has own-parts."""
-    for page in (page for page in PAGES if page.stem != "own-parts"):
-        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+    """Every command of a page, without its remark."""
+    for page in (page for page in PAGES if page.stem not in TESTED_APART):
+        text = page.read_text(encoding="utf-8")
+        for block in BLOCK.findall(text):
             for line in block.replace("\\\n", " ").splitlines():
                 command = re.sub(r"\s#.*$", "", line).strip()
                 if command:
                     yield page.stem, " ".join(command.split())
+        for span in SPAN.findall(re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)):
+            open_ends = "…" in span or "<" in span.replace("runs/<name>", "")
+            if INLINE.fullmatch(span) and not open_ends:
+                yield page.stem, span
 
 
 COMMANDS = list(dict.fromkeys(lines()))
@@ -237,7 +248,7 @@ def accept(command: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> N
         command, words = "train", ["-m", *words]
     if command == "train" and words and words[0] in ("list", "show"):
         command, words = words[0], words[1:]
-    if command != "train":
+    if command != "train" or words[:1] == ["--cfg"]:
         if any(word.startswith("packed=") for word in words):  # the run of `place` is not ternary
             words = [word for word in words if not word.startswith("packed=")]
         # No run here has the rates that `chimera rates` chooses from.
@@ -283,15 +294,40 @@ def finished(words: list[str]) -> None:
     directory.write_status("DONE")
 
 
+def python_blocks(page: str) -> list[str]:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
+    assert blocks
+    return blocks
+
+
+def test_python_examples_have_a_test() -> None:
+    """Here or where the page is named: tests/{api,export,config}."""
+    pages = {page.stem for page in PAGES if "```python" in page.read_text(encoding="utf-8")}
+    here = {"first-steps", "runs", "tptt"}
+    assert pages == here | {"library", "export", "own-parts", "CONTRIBUTING"}
+
+
 @pytest.mark.slow
 def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (DOCS / "guide/first-steps.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert blocks
-    for block in blocks:
+    monkeypatch.setenv("CHIMERA_RECORDS", str(ROOT / "experiments"))
+    for block in [*python_blocks("guide/first-steps.md"), *python_blocks("guide/runs.md")]:
         exec(block, {"__name__": "page"})
     assert list((tmp_path / "runs").glob("*/run.json"))
+
+
+@pytest.mark.slow
+def test_the_grafts_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.chdir(tmp_path)
+    folder("llama", tmp_path / "llama")
+    names = {"inputs": {"input_ids": torch.tensor([[1, 2, 3]])}}
+    names |= {"AutoModelForCausalLM": AutoModelForCausalLM}
+    for block in python_blocks("guide/tptt.md"):
+        exec(block.replace("meta-llama/Llama-3.2-1B", "llama"), names)
+    assert {"folder", "whole"} <= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.slow
@@ -312,6 +348,10 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     assert (
         (tmp_path / "search/search_index.js").read_text(encoding="utf-8").startswith("var __index")
     )
+    assert "\\&lt;" not in (tmp_path / "evidence/tables/saidl-adapters.html").read_text()
+    assert "<a folder" not in (tmp_path / "evidence/tables/bitnet_qdyt-glue.html").read_text()
+    own_mixer = (tmp_path / "files/notebooks/own_mixer.ipynb.html").read_text(encoding="utf-8")
+    assert "torch.Size([1, 3, 4000])" in own_mixer
     assert '<div class="diagram">' in (tmp_path / "guide/choosing.html").read_text(encoding="utf-8")
     for page in tmp_path.rglob("*.html"):
         text = page.read_text(encoding="utf-8")

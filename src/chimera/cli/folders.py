@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rich.filesize import decimal as size
+
 from chimera.cli.command import command
 from chimera.errors import UserError, nearest, one_line
 from chimera.paths import cache_root, runs_root
@@ -157,8 +159,6 @@ def _add(places: list[Path], options: Kept) -> int:
 @command("clean", Removals, WORDS)
 def clean(options: Removals, words: list[str]) -> int:
     """Show what can be removed, and remove it with `yes=true`."""
-    from rich.filesize import decimal as size
-
     from chimera.rundir.cleanup import plan, remove
     from chimera.safe_io import remove_temporary
 
@@ -232,8 +232,6 @@ def _what(removal: Removal) -> str:
 
 def _clean_caches(runs: Collection[Path], *, yes: bool) -> int:
     """Show, or remove, the entries of the cache that no run reads its test set from."""
-    from rich.filesize import decimal as size
-
     from chimera.data.batch.packed import places
     from chimera.data.source import cache
 

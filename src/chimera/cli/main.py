@@ -81,7 +81,10 @@ def _without_command(name: str, rest: list[str]) -> int:
         return _complete([name, *rest])
     if name.startswith(("-", "+", "~")) or "=" in name:
         raise UserError(f"{name} is no command; write the command first: chimera train {name}")
+    from chimera.config.migration_hints import hints
+
     known = f"; chimera list {name} shows this part" if _is_part(name) else nearest(name, COMMANDS)
+    known = next((f"; write {o}" for o, t in hints()["commands"].items() if name in t), known)
     raise UserError(f"{name} is no command; choose one of {', '.join(COMMANDS)}{known}")
 
 

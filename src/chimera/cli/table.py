@@ -129,15 +129,10 @@ def rates(options: Rates, words: list[str]) -> int:
 
     lines = _tried(table, [f"scale={options.scale}", *overrides], sorted({*options.rates}), seeds)
     new = {(options.scale, line.row) for line in lines}
-    kept = [
-        line
-        for line in tried(table.path)
-        if line.scale != options.scale or (options.rows and (line.scale, line.row) not in new)
-    ]
+    old = [line for line in tried(table.path) if line.scale != options.scale or options.rows]
+    every = [*(line for line in old if (line.scale, line.row) not in new), *lines]
     order = [row.name for row in (table.whole or table).rows]
-    every = sorted(
-        [*kept, *lines], key=lambda line: (line.scale, order.index(line.row), line.rate, line.seed)
-    )
+    every.sort(key=lambda line: (line.scale, order.index(line.row), line.rate, line.seed))
     file = EXPERIMENTS / f"{table.path}{RATES}"
     frame = pd.DataFrame(every, dtype=object)
     write_atomic(file, frame.to_csv(index=False, lineterminator="\n"))

@@ -5,6 +5,7 @@ All commands use this except `train.py`, which reads Hydra's overrides.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from chimera.config import migration_hints
 from chimera.config.schema import STRICT, check_value
 from chimera.errors import UserError, nearest
 from chimera.safe_io import expanded
@@ -48,11 +50,29 @@ def read(
         elif unread is not None:
             unread.append(argument)
         else:
-            raise UserError(f"cannot read '{argument}'{nearest(key, hints)}; write {usage}")
+            meant = _meant(argument, {name: name in values for name in hints})
+            raise UserError(f"cannot read '{argument}'{meant}; write {usage}")
     for field in fields(settings_class):  # type: ignore[arg-type]
         if _is_required(field) and not values.get(field.name, "").strip(" ,"):
             raise UserError(f"{field.name}= is missing; write {usage}")
     return settings_class(**{key: _value(key, text, hints[key]) for key, text in values.items()})
+
+
+def _meant(argument: str, given: dict[str, bool]) -> str:
+    """What an argument may have been: a key of another name, with dashes, or a value without a key.
+
+    Args:
+        argument: that was not read.
+        given: for each key whether the command has it.
+    """
+    key, equals, value = argument.partition("=")
+    name = key.lstrip("-").replace("-", "_")
+    theirs = migration_hints.hints()["arguments"]
+    keys = [own for own in given if name == own or name in theirs.get(own, ())]
+    if not equals and not key.startswith("-"):
+        keys = [own for own in ("run", "prompt") if not given.get(own, True)]
+        value = shlex.quote(argument)
+    return f"; did you mean {keys[0]}={value or '…'}?" if keys else nearest(key, given)
 
 
 def _is_required(field: Field[Any]) -> bool:

@@ -40,11 +40,16 @@ def option_advice(group: str, option: str) -> str:
     """
     if text := hints()["options"].get(f"{group}={option}"):
         return str(text)
-    for ours, theirs in hints()["choices"].items():
-        if group == ours.partition("=")[0] and option.lower() in map(str, theirs):
+    own = [(f"{group}={name}", [name]) for name in groups().get(group, ())]
+    for ours, theirs in [*own, *hints()["choices"].items()]:
+        if group == ours.partition("=")[0] and _folded(option) in map(_folded, theirs):
             return f"write {ours.format(option)}"
     of = [each for each in (*ZOO, "preset") if group in groups() and option in groups()[each]]
     return f"{option} is a {of[0]}; write {of[0]}={option}" if of else ""
+
+
+def _folded(name: Any) -> str:
+    return re.sub(r"[-_ ]", "", str(name)).lower()
 
 
 def group_advice(group: str, option: str) -> str:
@@ -64,7 +69,8 @@ def key_advice(key: str) -> str:
     section, _, leaf = key.rpartition(".")
     here = [ours for ours, theirs in hints()["names"].items() if leaf in theirs]
     named = f"it is {here[0]} here" if here and section in _COMMON + _MORE else ""
-    return str(hints()["keys"].get(key, named))
+    alone = hints()["keys"].get(leaf, named) if section in _COMMON else named
+    return str(hints()["keys"].get(key, alone))
 
 
 def section_advice(key: str) -> str:

@@ -148,10 +148,14 @@ def _parse(text: str) -> Override:
         return OverridesParser.create().parse_overrides([text])[0]
     except (HydraException, ValueError) as error:  # a ValueError of a number of thousands of digits
         key, equals, value = text.partition("=")
-        of = [group for group in ZOO if text in groups()[group]]
-        like = f", as in {of[0]}={text}" if of else ""
+        of = [f"{group}={text}" for group in ZOO if text in groups()[group]]
+        of += [text.replace(":", "=", 1)] if ":" in text else []
+        of += [f"{text}=<name>"] if text in groups() else []
+        like = f", as in {of[0]}" if of else ""
         hint = f"; a choice is written group=name, a value key=value{like}"
-        if equals:
+        if value.startswith("="):
+            hint = f"; write {key}={value.lstrip('=')}"
+        elif equals:
             quoted = value.replace("\\", "\\\\").replace('"', '\\"')
             hint = f"; in quotes any text is a value: '{key}=\"{quoted}\"'"
         raise UserError(f"cannot read the override '{text}'{hint}") from error

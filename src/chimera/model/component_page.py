@@ -165,7 +165,7 @@ def _documented(target: Any) -> Iterator[tuple[str, str]]:
     for line in [*textwrap.dedent(section).splitlines(), "end: "]:
         begins = _ARGUMENT.fullmatch(line) if not line.startswith(" ") else None
         if begins or line == "end: ":
-            yield from ((name, " ".join(words)) for name in names)
+            yield from ((name, " ".join(words).replace("``", "")) for name in names)
         if begins:
             names = begins[1].split(", ")
             words = [begins[2]]

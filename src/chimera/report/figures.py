@@ -248,10 +248,9 @@ def times(results: TableResults) -> Figure | None:
         spent = line.measured(WALL)
         assert spent is not None
         assert line.ours is not None
-        colour = style.line(number)["color"]
-        bar = {"color": colour, "height": 0.6, "ecolor": "0.5"}
+        look = style.line(number) | {"linestyle": ""}
+        bar = {"color": look["color"], "height": 0.6, "ecolor": "0.5"}
         axes[-2].barh(number, spent.mean, xerr=spent.std or None, **bar)
-        look = {"color": colour, "marker": style.line(number)["marker"], "linestyle": ""}
         ends = {"xerr": spent.std or None, "yerr": line.ours.std or None}
         last.errorbar(spent.mean, line.ours.mean, **ends, capsize=2, label=line.name, **look)
         if line.name in printed:
@@ -343,17 +342,9 @@ def _curve(axis: Axes, number: int, line: Line) -> bool:
 
 def _scores(line: Line) -> list[tuple[float, float]]:
     """(step, mean score) at every validation of a finished seed; empty for a task without one."""
-    runs = [cell.record.get("epochs", {}).values() for cell in line.cells]
-    return _means_by_step(
-        [
-            [
-                (epoch["step"], epoch["score"])
-                for epoch in epochs
-                if epoch.get("score") is not None and epoch["score"] != epoch.get("loss")
-            ]
-            for epochs in runs
-        ]
-    )
+    epochs = [[*cell.record.get("epochs", {}).values()] for cell in line.cells]
+    scored = [[e for e in run if e.get("score") not in (None, e.get("loss"))] for run in epochs]
+    return _means_by_step([[(e["step"], e["score"]) for e in run] for run in scored])
 
 
 def _means_by_step(runs: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:

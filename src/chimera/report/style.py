@@ -114,15 +114,12 @@ def clip(axis: Axes) -> None:
     """
     import numpy as np
 
-    drawn = [line for line in axis.lines if np.asarray(line.get_ydata()).size]
-    later = [
-        losses[max(1, len(losses) // 10) :]
-        if line.get_linestyle() != "None" and len(losses) > 1
-        else losses
-        for line in drawn
-        for losses in (np.asarray(line.get_ydata(), float),)
-    ]
-    finite = [loss for losses in later for loss in losses[np.isfinite(losses)]]
+    finite = list[float]()
+    for drawn in axis.lines:
+        losses = np.asarray(drawn.get_ydata(), float)
+        if drawn.get_linestyle() != "None" and len(losses) > 1:
+            losses = losses[max(1, len(losses) // 10) :]
+        finite += losses[np.isfinite(losses)].tolist()
     low, high = axis.get_ylim()
     if finite and max(finite) < high:
         axis.set_ylim(low, max(finite) + 0.03 * (max(finite) - low))

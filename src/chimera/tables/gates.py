@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 
 from chimera.adapter.sora import Gate, SignAtZero
+from chimera.report import style
 from chimera.tables import Grid, place, publish, run
 
 if TYPE_CHECKING:
@@ -229,8 +230,6 @@ def main(arguments: Sequence[str]) -> None:
 
 def draw(paper: Problem, landing: Problem) -> Figure:
     """The largest gate against steps: Figure 9, and 3.6 around the step at which gates land."""
-    from chimera.report import style
-
     figure = style.empty(11, 4)
     left, right = figure.subplots(1, 2)
     for number, update in enumerate(UPDATES):
@@ -249,8 +248,6 @@ def draw(paper: Problem, landing: Problem) -> Figure:
 
 def draw_lasso(p: Problem) -> Figure:
     """Table 9: distance of the loss to the lowest one, and the gates that should be zero."""
-    from chimera.report import style
-
     figure = style.empty(11, 4)
     left, right = figure.subplots(1, 2)
     paths = {update: by_torch(p, update) for update in UPDATES}
@@ -268,14 +265,10 @@ def draw_lasso(p: Problem) -> Figure:
 
 
 def _line(axis: Axes, values: Array, number: int, label: str) -> None:
-    from chimera.report import style
-
     axis.plot(values, label=label, linewidth=1.4, **(style.line(number) | {"marker": ""}))
 
 
 def _finished(figure: Figure) -> Figure:
-    from chimera.report import style
-
     for axis in figure.axes:
         axis.set_xlabel("step")
         axis.legend(frameon=False, fontsize=8.5)

@@ -19,6 +19,8 @@ def pipeline(config: Mapping[str, Any]) -> str:
     length = data.get("seq_len") or config["model"]["max_len"]
     parts = trainer["accumulate_grad_batches"] or 1
     half = "" if config["precision"] == "fp32" else f"autocast: {config['precision']}"
+    again = "blocks are computed again backwards"
+    again *= bool(config["model"].get("gradient_checkpointing"))
     scaler = "GradScaler" if config["precision"] == "fp16" else ""
     steps, epochs = (trainer[key] for key in ("max_steps", "max_epochs"))
     ends = f"{steps:,} steps" if steps else f"{epochs} epochs"
@@ -26,7 +28,7 @@ def pipeline(config: Mapping[str, Any]) -> str:
         "text": ("text", f"data: {names['data']}"),
         "ids": ("token ids", f"tokenizer: {names['tokenizer']}"),
         "batch": ("micro-batch", f"{data.get('batch_size')} × {length} tokens"),
-        "forward": ("forward", f"task: {names['task']}", half, _recomputed(config)),
+        "forward": ("forward", f"task: {names['task']}", half, again),
         "backward": ("backward", scaler, f"sum of {parts} micro-batches" if parts > 1 else ""),
         "clip": ("clip", f"gradient norm ≤ {trainer['gradient_clip_val']}"),
         "update": (
@@ -54,11 +56,6 @@ def pipeline(config: Mapping[str, Any]) -> str:
     lines += ["  clip --> update"] * (before == "clip")
     lines += [f"  update --> {name}" for name in ("log", "newest", "best", "epoch")]
     return "\n".join([*lines, "  update -. next step .-> batch", "  update --> test", ""])
-
-
-def _recomputed(config: Mapping[str, Any]) -> str:
-    checkpointed = config["model"].get("gradient_checkpointing")
-    return "blocks are computed again backwards" if checkpointed else ""
 
 
 def _every(what: str, trainer: Mapping[str, Any], every: str, keep: str) -> tuple[str, ...]:
