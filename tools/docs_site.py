@@ -227,12 +227,14 @@ def reference() -> dict[str, str]:
     for group in (group for group in groups() if is_part(group) and group not in (*ZOO, "preset")):
         keys.append(f"\n## {group}\n")
         keys += [f"````text\n{component_page(group, name, 92)}\n````\n" for name in groups()[group]]
-    commands = ["# Commands\n"]
+    helps: dict[str, list[str]] = {}
     for name in COMMANDS:
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             main([name, "--help"])
-        commands.append(f"## chimera {name}\n\n````text\n{said.getvalue().strip()}\n````\n")
+        helps.setdefault(said.getvalue().strip(), []).append(f"chimera {name}")
+    commands = ["# Commands\n"]
+    commands += [f"## {', '.join(of)}\n\n````text\n{text}\n````\n" for text, of in helps.items()]
     api = "# API\n\n[Python](../guide/library.md) shows these functions in use.\n\n"
     return {
         "reference/keys.md": "\n".join(keys),
