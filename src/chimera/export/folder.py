@@ -37,6 +37,7 @@ from chimera.errors import UserError
 from chimera.export.hf import flat
 from chimera.export.hf import tokenizer as hf_tokenizer
 from chimera.export.target import check_target, replacing_folder
+from chimera.model import four_bit
 from chimera.model.backbone import Trunk
 from chimera.model.classifier import Classifier
 from chimera.model.restore import save_body
@@ -86,6 +87,9 @@ def export(
     restored = restore(run, trust=trust)
     tokenizer = restored.tokenizer
     model: Any = restored.task.model.eval()
+    if four_bit.layers(model):
+        four_bit.widen(model)
+        config["model"] |= {"dtype": "bf16"}
     sizes = byte_report(model)["total"]
     treatment = treat_adapter(model, adapter)
     if pack and not any(isinstance(module, Packable) for module in model.modules()):

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from chimera.config.groups import defaults
 from chimera.contract import Out
 from chimera.errors import UserError
-from chimera.model.hf_settings import HuggingFace
+from chimera.model import four_bit
+from chimera.model.hf_settings import FOUR_BIT, HuggingFace
 from chimera.model.language import Prediction
 from chimera.ops.cross_entropy import cross_entropy
 
@@ -214,16 +215,32 @@ def build(
             f"model.name={settings.name} has {max_positions} positions, fewer than"
             f" model.max_len={settings.max_len}; lower model.max_len"
         )
-    options = {"dtype": dtype, "trust_remote_code": False}
-    if torch.empty(0).is_meta or not settings.pretrained:
-        model = _load(settings, lambda: auto_class.from_config(config, **options))
-    else:
-        _silence_transformers()
-        options |= {"config": config, "revision": settings.revision}
-        model = _load(settings, lambda: auto_class.from_pretrained(path, **options))
+    model = _loaded(settings, auto_class, path, config, dtype)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return HuggingFaceModel(model.train(), causal=is_causal)
+
+
+def _loaded(
+    settings: HuggingFace, auto_class: Any, path: str, config: Any, dtype: torch.dtype
+) -> Any:
+    """The model with its weights; on the meta device, or by choice, with fresh ones."""
+    quantised = settings.dtype == FOUR_BIT
+    options = {"dtype": dtype, "trust_remote_code": False}
+    if torch.empty(0).is_meta:
+        model = _load(settings, lambda: auto_class.from_config(config, **options))
+        return four_bit.outline(model) if quantised else model
+    if quantised:
+        settings.check_packages()
+    _silence_transformers()
+    if settings.pretrained:
+        options |= {"config": config, "revision": settings.revision}
+        options |= four_bit.options() if quantised else {}
+        model = _load(settings, lambda: auto_class.from_pretrained(path, **options))
+    else:
+        model = _load(settings, lambda: auto_class.from_config(config, **options))
+        model = four_bit.rounded(model) if quantised else model
+    return four_bit.prepare(model) if quantised else model
 
 
 def _dtype(settings: HuggingFace, adapter: str | None) -> torch.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -12,6 +13,8 @@ from chimera.errors import UserError
 from chimera.paths import named
 from chimera.types import PositiveInt
 
+#: The `dtype` of weights of 4 bits; see `model.four_bit`.
+FOUR_BIT = "nf4"
 #: Files of which one has a model's weights, or an index of its weight files.
 _WEIGHTS = (
     "model.safetensors",
@@ -29,7 +32,8 @@ class HuggingFace:
         name: `owner/name` on the hub, or a local folder.
         revision: branch, tag or commit on the hub.
         pretrained: load pretrained weights; False uses its configuration with random weights.
-        dtype: of the frozen weights: `bf16`, or None for float32. An adapter's are float32.
+        dtype: of the frozen weights: `bf16`; `nf4` for linear layers of 4 bits beside bf16, on a
+            GPU; None for float32. An adapter's are float32.
         max_len: tokens per sequence.
         gradient_checkpointing: recompute each block in the backward pass.
     """
@@ -39,7 +43,7 @@ class HuggingFace:
     name: str | None = None
     revision: str | None = None
     pretrained: bool = True
-    dtype: Literal["bf16"] | None = None
+    dtype: Literal["bf16", "nf4"] | None = None
     max_len: PositiveInt = 128
     gradient_checkpointing: bool = False
 
@@ -52,6 +56,7 @@ class HuggingFace:
         if self.name is None:
             raise UserError("model=hf needs model.name=<owner/name on the hub, or a local folder>")
         require_transformers("model=hf")
+        self.check_packages()
         folder = self.folder()
         if folder is not None:
             files = ["config.json", *([" or ".join(_WEIGHTS[::2])] if self.pretrained else [])]
@@ -64,6 +69,19 @@ class HuggingFace:
                 f"model.name={self.name} is not on this machine and the hub cannot be reached;"
                 f" download it once while connected (hf download {self.name}), or use"
                 " model.name=<folder of the model>"
+            )
+
+    def check_packages(self) -> None:
+        """Check that the packages that load weights of 4 bits are installed.
+
+        Raises:
+            UserError: with the command that installs them.
+        """
+        missing = [name for name in ("bitsandbytes", "accelerate") if find_spec(name) is None]
+        if self.dtype == FOUR_BIT and missing:
+            raise UserError(
+                f"model.dtype={self.dtype} needs {' and '.join(missing)}: pip install -c"
+                " constraints.txt '.[four_bit]'"
             )
 
     def folder(self) -> Path | None:

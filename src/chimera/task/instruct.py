@@ -23,6 +23,7 @@ from chimera.config.settings import Optim
 from chimera.data.batch.instruct import InstructDataModule
 from chimera.data.batch.module import DataModule
 from chimera.ops import reduce
+from chimera.ops.four_bit import entries
 from chimera.task.causal_lm import CausalLM
 from chimera.task.mmlu import answer, from_records, prompt_length, read
 from chimera.task.mmlu_protocol import PROTOCOLS, Asked
@@ -230,4 +231,4 @@ def non_embedding_parameters(model: nn.Module) -> int:
         if isinstance(module, nn.Embedding) or getattr(module, "component", "") == "embedding"
         for parameter in module.parameters()
     }
-    return sum(p.numel() for p in model.parameters() if id(p) not in tables)
+    return sum(entries(p) for p in model.parameters() if id(p) not in tables)

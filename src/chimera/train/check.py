@@ -146,6 +146,8 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
             f"trainer.devices={count}, but torch sees {torch.cuda.device_count()} GPUs here; lower"
             " it, or use trainer.accelerator=cpu"
         )
+    if config["model"].get("dtype") == "nf4" and not gpu:
+        raise UserError("model.dtype=nf4 trains on a GPU of CUDA only; use model.dtype=bf16")
     if config["precision"] == "fp16":
         from chimera.train.trainer import device_of_fp16  # imports Lightning
 

@@ -71,14 +71,15 @@ class _Say(logging.Handler):
 
 def show_parameters(title: str, trained: list[Group], model: nn.Module) -> None:
     """Print a row per optimiser group and per frozen component: parameters, share, rate, decay."""
-    total = sum(p.numel() for p in model.parameters())
+    components = parameters_by_component(model)
+    total = sum(components.values())
     trained_count = sum(group.count for group in trained)
     table = Table(title=title, title_justify="left")
     table.add_column("component")
     ternary = ternary_by_component(model)
     for column in ("parameters", "share", "peak lr", "weight decay"):
         table.add_column(column, justify="right")
-    for component, count in parameters_by_component(model).items():
+    for component, count in components.items():
         for group in (group for group in trained if group.component == component):
             name = f"{component}: {', '.join(group.undecayed)}" if group.undecayed else component
             rates = (f"{group.lr:.2e}", f"{group.weight_decay:g}")
@@ -125,7 +126,7 @@ def show_frozen(config: dict[str, Any]) -> None:
 
 def show_size(config: dict[str, Any], model: nn.Module, device: str) -> None:
     """Say that a large model of our parts has small forms, where no GPU trains it."""
-    count = sum(p.numel() for p in model.parameters())
+    count = sum(parameters_by_component(model).values())
     ours = "pretrained" not in config["model"]
     if device == "cpu" and ours and count >= LARGE:
         say(

@@ -53,10 +53,16 @@ def check(config: Mapping[str, Any]) -> None:
     if nodes > 1 and started == 1:
         raise UserError(_needs_launcher(nodes, devices))
     size = max(size, started)
-    if trainer["strategy"] == "fsdp" and config["precision"] == "fp16" and size > 1:
+    sharded = trainer["strategy"] == "fsdp" and size > 1
+    if sharded and config["precision"] == "fp16":
         raise UserError(
             "trainer.strategy=fsdp does not go with precision=fp16: each process would scale its"
             " own shards; use precision=bf16, or trainer.strategy=ddp"
+        )
+    if sharded and config["model"].get("dtype") == "nf4":
+        raise UserError(
+            "trainer.strategy=fsdp does not go with model.dtype=nf4: a shard of codes has no scales"
+            " of its own; use model.dtype=bf16, or trainer.strategy=ddp"
         )
     batch_size = config["data"].get("batch_size")
     if isinstance(batch_size, int) and batch_size % size:

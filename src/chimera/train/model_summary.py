@@ -16,6 +16,7 @@ from torch import nn
 from chimera.contract import Ternary
 from chimera.model.assemble import unfilled
 from chimera.model.diagram import mermaid
+from chimera.ops.four_bit import entries
 from chimera.optim.optimizer import components
 from chimera.quant.shared.packing import byte_report
 from chimera.safe_io import read_json
@@ -79,7 +80,7 @@ def parameters_by_component(model: nn.Module) -> dict[str, int]:
     owner = components(model)
     counts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
-        counts[owner[name]] += parameter.numel()
+        counts[owner[name]] += entries(parameter)
     return dict(counts)
 
 

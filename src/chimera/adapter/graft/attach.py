@@ -15,6 +15,7 @@ from torch import nn
 
 from chimera.adapter.graft.memory import GraftedMemory, Layout, Padding, register
 from chimera.errors import UserError
+from chimera.ops.four_bit import release
 from chimera.ops.precision import wide
 
 SEPARATE = ("q_proj", "k_proj", "v_proj")
@@ -70,8 +71,7 @@ def attach(
     if train == "inner":
         model = inner(model)
     shifts = [p for name, p in model.named_parameters() if name.endswith(".mag_shift")]
-    for parameter in shifts if train == "inner" else [*shifts, *projections]:
-        parameter.requires_grad_(True)
+    release(shifts if train == "inner" else [*shifts, *projections], f"adapter.train={train}")
     return model
 
 

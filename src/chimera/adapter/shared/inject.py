@@ -15,6 +15,7 @@ from chimera.adapter.shared.draws import connect
 from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitute, widths
 from chimera.contract import FFN, Mixer
 from chimera.errors import UserError, nearest
+from chimera.ops.four_bit import release
 
 #: Globs for `targets: null`: the first tuple with a match in the model.
 DEFAULT_TARGETS = (
@@ -50,8 +51,7 @@ def inject(
     layers = choose(model, targets)
     parameters = trainable(model, train)
     model.requires_grad_(False)
-    for parameter in parameters:
-        parameter.requires_grad_(True)
+    release(parameters, "adapter.train")
     substitute(model, {layer: Adapted(layer, make(layer)) for layer in layers})
     connect(model)
     return model

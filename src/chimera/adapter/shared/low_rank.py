@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from chimera.ops.dropout import dropout
+from chimera.ops.four_bit import dense
 from chimera.ops.low_rank import entropy_rank
 from chimera.ops.precision import wide
 from chimera.ops.shards import whole
@@ -37,7 +38,7 @@ def widths(layer: Any) -> tuple[int, int] | None:
 
 def matrix(layer: Any) -> Float[Tensor, "o i"]:
     """Weight of an unpacked layer that `widths` knows, whole: y = matrix · x."""
-    weight: Tensor = whole(layer.weight)
+    weight: Tensor = dense(whole(layer.weight))
     if weight.ndim == 3:  # block-diagonal: [blocks, o/blocks, i/blocks]
         return torch.block_diag(*weight)
     return weight.T if hasattr(layer, "nx") else weight  # transformers' Conv1D: [i o]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from torch import nn
 
 from chimera.contract import Packable
+from chimera.ops.four_bit import entries
 
 
 def packed(model: nn.Module, *, cache: bool = False) -> nn.Module:
@@ -63,7 +64,7 @@ def byte_report(model: nn.Module) -> dict[str, Bytes]:
             continue
         is_table = hasattr(module, "table") and hasattr(module, "weight")
         role = getattr(module, "role", "embedding" if is_table else "other")
-        count = sum(p.numel() for p in parameters)
+        count = sum(map(entries, parameters))
         replacement = module.packed() if isinstance(module, Packable) else None
         stored = parameters if replacement is None else replacement.state_dict().values()
         size = sum(t.numel() * t.element_size() for t in stored)
