@@ -34,7 +34,7 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
 from chimera.rundir.identity import NUMERICS, apart, text_of
 from chimera.rundir.records import Records
-from chimera.rundir.steps import losses
+from chimera.rundir.steps import losses, read
 from chimera.safe_io import check_fields, read_json
 
 #: Key of run.json with the metrics by each rule of evaluation that was not chosen.
@@ -148,13 +148,29 @@ def _cell(
             return Cell(**known, state=state, why=why)
         result = kept.result if kept else directory.record()
         check_fields({n: kind() for n, kind in SHAPES.items()} | result, SHAPES, "run.json")
+        steps = kept.steps if kept else {}
+        result = result | _derived(table, steps or directory.steps, known["environment"])
         if (value := metric(result, table.metric)) is None:
             there = result.get("metrics", {})
             near = "" if table.metric in there else nearest(table.metric, there)
             raise UserError(f"run.json has no finite {table.metric}{near}")
     except UserError as error:
         return Cell(**known, state="failed", why=one_line(error))
-    return Cell(**known, state=state, value=value, record=result, steps=kept.steps if kept else {})
+    return Cell(**known, state=state, value=value, record=result, steps=steps)
+
+
+def _derived(
+    table: Table, log: Path | dict[str, list[Any]], environment: dict[str, Any]
+) -> dict[str, float | None]:
+    """The norm of the last gradient, if the table asks for it; no memory of a run on a CPU.
+
+    A paper's memory is that of tensors on a GPU; a CPU's record has that of the whole process.
+    """
+    found: dict[str, float | None] = {} if environment.get("gpu") else {"peak_memory_gb": None}
+    if "grad_norm" in table.also:
+        norms = (read(log) if isinstance(log, Path) else log).get("grad_norm", ())
+        found["grad_norm"] = finite([*norms][-1]) if len(norms) else None
+    return found
 
 
 def _state(directory: RunDir) -> tuple[str, str]:
