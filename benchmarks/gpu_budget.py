@@ -1,16 +1,12 @@
 """Kernels, bytes, FLOPs and host reads of a training step, counted without a GPU, and its time.
 
-The step is that of `benchmarks.gpu.steps` at full size (forward with hashed dropout, backward,
-clipping, update), on fake tensors: nothing is computed. Every operation is a kernel or, where
-torch's CUDA code starts several, a few; each reads its inputs and writes its outputs once.
+The step is a run's at full size (the task's training step with hashed dropout, backward, numbers of
+the record, clipping, update), on fake tensors: nothing is computed. Every operation is a kernel or,
+where torch's CUDA code starts several, a few; each reads its inputs and writes its outputs once.
 
-    host  kernels · LAUNCH                                  one Python thread starts them all
-    card  Σ max(bytes / bandwidth, FLOPs / rate) + START    of a kernel
-    step  the larger of the two
-
-LAUNCH, 25 µs, was fitted to bare steps on an H200 (docs/guide/gpu.md); rates are those of large
-copies and products. `benchmarks.gpu.fused` counts what a compiler fuses, `benchmarks.gpu.loop` what
-a run adds: waits of the host, its loader and callbacks, graphs that are compiled again.
+Its time is that of `benchmarks.gpu.rates`. `benchmarks.gpu.fused` counts what a compiler fuses,
+`benchmarks.gpu.loop` what a run adds: waits of the host, its loader and callbacks, graphs that are
+compiled again.
 """
 
 from __future__ import annotations
@@ -18,9 +14,10 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -28,32 +25,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.gpu.fused import attention, fused, kernels_in
+from benchmarks.gpu.fused import attention, batch_of, fused, kernels_in
 from benchmarks.gpu.job import HALF
 from benchmarks.gpu.loop import loop
-from benchmarks.gpu.steps import MASKED, PRESETS, Preset
-from chimera.callback.state import randomness
+from benchmarks.gpu.rates import CARDS, LAUNCH, START, seconds
+from benchmarks.gpu.steps import PRESETS, Preset
 from chimera.config.compose import compose, plain
+from chimera.errors import UserError
 from chimera.ffn import moe
 from chimera.model.assemble import unfilled
 from chimera.ops import hadamard, scan
 from chimera.ops.flops import _OURS, _kind
+from chimera.ops.step_numbers import HostCopy
 from chimera.optim.optimizer import build, groups
 from chimera.train.build import build_task
+from chimera.train.record import SHEET
 
 FILE = Path(__file__).parent / "results" / "gpu_budget.json"
-#: Seconds of the host for a kernel, and of the card to begin and end one.
-LAUNCH, START = 25e-6, 1.5e-6
-#: Bytes per second and FLOPs per second in half precision, as measured; of float32, float64 and
-#: 8 bits, about what data sheets say.
-CARDS = {"H100": (3.0e12, 798e12, 52e12, 50e12, 1000e12),
-         "H200": (4.3e12, 790e12, 52e12, 50e12, 1000e12)}  # fmt: skip
-#: Shares of them that a kernel of a step reaches.
-COPY, PRODUCT = 0.85, 0.75
 READS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select")
 #: A kernel over many tensors takes so many chunks of so many numbers.
 CHUNKS, CHUNK = 320, 65536
@@ -65,10 +58,11 @@ NONE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"
 class Budget(TorchDispatchMode):
     """Adds up what the operations under it cost; `seconds` of the card by its name."""
 
+    rest: Budget | None = None  # of what a compiled step leaves outside its graph
+
     def __init__(self) -> None:
         super().__init__()
         self.kernels = self.reads = 0
-        self.update_kernels = 0  # of clipping and the optimiser
         self.bytes = self.flops = 0.0
         self.seconds = dict.fromkeys(CARDS, 0.0)
         self.largest: dict[str, float] = defaultdict(float)  # on an H100
@@ -79,8 +73,17 @@ class Budget(TorchDispatchMode):
         if name in READS:
             self.reads += 1
         elif _kind(func) != "view" and name not in NONE:
-            self.add(func, name, args, kwargs or {}, out)
+            for budget in filter(None, (self, self.rest)):
+                budget.add(func, name, args, kwargs or {}, out)
         return out
+
+    @contextmanager
+    def in_graph(self) -> Iterator[None]:
+        """While a compiled step is in its graph."""
+        rest = self.rest
+        self.rest = None
+        yield
+        self.rest = rest
 
     def add(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         """Count a kernel, or several."""
@@ -123,13 +126,6 @@ def held(x: Tensor) -> int:
     return math.prod(own) * x.element_size()
 
 
-def seconds(card: str, moved: float, flops: float, dtype: torch.dtype) -> float:
-    """The longer of moving the bytes and computing the products."""
-    bandwidth, half, single, double, byte = CARDS[card]
-    rate = PRODUCT * (half if dtype in HALF.values() else byte if dtype == torch.int8 else single)
-    return max(moved / (COPY * bandwidth), flops / (double if dtype == torch.float64 else rate))
-
-
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """torch's own: one kernel."""
     return torch.native_dropout(x, p, True)[0] if training and p else x
@@ -150,6 +146,8 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
             (F, "scaled_dot_product_attention", attention), (F, "dropout", dropout),
             (moe, "SEATED", ("cpu",)), (hadamard, "BY_PRODUCTS", ("cpu",)),
             (scan, "WIDTH_CPU", scan.WIDTH_GPU),
+            (clip_grad, "_has_foreach_support", lambda *_: True),
+            (HostCopy, "tolist", lambda copy: [1.0] * len(copy._numbers)),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, value))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -171,66 +169,90 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
                     if isinstance(x, nn.Parameter):
                         fake = nn.Parameter(fake, requires_grad=x.requires_grad)
                     place[name] = made.setdefault(id(x), (fake, x))[0]
-    model, fused = task.model.train(), preset.precision != "fp16"
-    optimizer, _ = build(task.optim, groups(model, task.optim), 1000, fused=fused)
+    fused = preset.precision != "fp16"
+    optimizer, _ = build(task.optim, groups(task.train().model, task.optim), 1000, fused=fused)
     for group in optimizer.param_groups:
         group["foreach"] = not fused
-    shape = preset.batch, preset.length
-    ids = torch.zeros(shape, dtype=torch.long)
-    masked = torch.zeros(round(MASKED * ids.numel()), dtype=torch.long)
-    given = {"index": masked, "targets": masked}
-    if "task=causal_lm" in preset.words:
-        given = {"targets": ids.flatten()}
-    drops = hashed and randomness.drops(model)  # without dropout a run makes no keys
-    draws = torch.zeros(preset.batch, dtype=torch.long) if drops else None
+    batch = batch_of(task, preset) | ({} if hashed else {"draws": None})
+    plugin = SimpleNamespace(scaler=None if fused else preset.precision)
+    task._trainer = SimpleNamespace(accumulate_grad_batches=1, precision_plugin=plugin)
     half = torch.autocast("cpu", HALF.get(preset.precision), enabled=preset.precision in HALF)
 
+    original = task.outputs
+
     def step(counted: Budget) -> None:
+        def outputs(batch: Any) -> Any:
+            with counted.in_graph():
+                return original(batch)
+
+        task.outputs = outputs
+        counted.rest = Budget()
         with counted:
             optimizer.zero_grad(set_to_none=True)
             with half:
-                out = model(ids, draws=draws, **given)
-                loss = task.total_loss(out.loss, out.aux)
-            loss.backward()
-            before = counted.kernels
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+                loss = task.training_step(batch, 0)["loss"]
+            with counted.in_graph():
+                loss.backward()
+            task.configure_gradient_clipping(optimizer, 1.0)
             reads = counted.reads
             optimizer.step()
-            counted.update_kernels = counted.kernels - before
             counted.reads = reads  # it reads its numbers of steps, which are on the host
 
     return step
 
 
-def row(preset: Preset, *, hashed: bool) -> dict[str, Any]:
-    """What a preset's step costs, and the milliseconds that follow."""
-    found = budget(preset, hashed=hashed)
+def row(found: Budget) -> dict[str, Any]:
+    """What an eager step costs, and the milliseconds that follow."""
     host = 1e3 * found.kernels * LAUNCH
     card = {card: 1e3 * spent for card, spent in found.seconds.items()}
     largest = sorted(found.largest.items(), key=lambda item: -item[1])[:6]
     return {
-        "kernels": found.kernels, "update_kernels": found.update_kernels, "reads": found.reads,
+        "kernels": found.kernels, "reads": found.reads,
         "gb": found.bytes / 1e9, "tflop": found.flops / 1e12, "host_ms": host, "card_ms": card,
         "step_ms": {name: max(host, ms) for name, ms in card.items()},
         "largest_ms": {key: 1e3 * spent for key, spent in largest},
     }  # fmt: skip
 
 
-def main(*names: str) -> dict[str, Any]:
-    """Count presets of the steps; of encoders, which have dropout, also with torch's.
+def compiled(preset: Preset, eager: Budget) -> dict[str, Any]:
+    """What a step costs under `trainer.compile=auto`: its graph, and what is outside of it.
+
+    MFU is that of the eager step's products at the data sheet's rate.
+    """
+    graph, rest = fused(preset, HALF), eager.rest
+    assert rest is not None
+    kernels = graph.kernels + rest.kernels
+    card = graph.seconds + rest.seconds["H100"]
+    step, sheet = max(kernels * LAUNCH, card), SHEET["H100"][0]
+    return {
+        "kernels": kernels, "kernels_outside": rest.kernels, "breaks": graph.breaks,
+        "gb": (graph.bytes + rest.bytes) / 1e9, "gb_outside": rest.bytes / 1e9,
+        "host_ms": 1e3 * kernels * LAUNCH, "card_ms": 1e3 * card, "step_ms": 1e3 * step,
+        "mfu": eager.flops / (step * sheet), "mfu_in_a_cuda_graph": eager.flops / (card * sheet),
+    }  # fmt: skip
+
+
+def main(*words: str) -> dict[str, Any]:
+    """Count presets of the steps.
 
     Args:
-        names: of presets; none: all. Rows of others stay as they are in the results.
+        words: names of presets; none: all. `runs` also counts what a run adds and, of encoders, a
+            step with torch's dropout; otherwise these stay as they are in the results.
     """
-    kept = json.loads(FILE.read_text(encoding="utf-8"))["rows"] if names else {}
-    rows: dict[str, Any] = kept
-    for name, preset in PRESETS.items():
-        if not preset.words or (names and name not in names):
+    rows: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))["rows"]
+    runs = "runs" in words
+    for name in [word for word in words if word != "runs"] or PRESETS:
+        preset = PRESETS.get(name)
+        if preset is None:
+            raise UserError(f"{name} is no preset of {', '.join(PRESETS)}")
+        if not preset.words:  # Hugging Face's
             continue
-        rows[name] = row(preset, hashed=True)
-        rows[name]["fused"] = fused(preset, HALF)._asdict()
-        rows[name]["loop"] = loop(preset)
-        print(name, rows[name], flush=True)
-        if "preset" in "".join(preset.words):
-            rows[f"{name}, torch's dropout"] = row(preset, hashed=False)
+        found = budget(preset)
+        known = {"loop": rows[name]["loop"]} if "loop" in rows.get(name, {}) else {}
+        rows[name] = row(found) | {"compiled": compiled(preset, found)} | known
+        if runs:
+            rows[name]["loop"] = loop(preset)
+        if runs and "preset" in "".join(preset.words):
+            rows[f"{name}, torch's dropout"] = row(budget(preset, hashed=False))
+        print(name, json.dumps(rows[name]), flush=True)
     return {"rows": rows, "launch_seconds": LAUNCH, "cards": CARDS}

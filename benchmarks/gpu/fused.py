@@ -1,6 +1,6 @@
 """Kernels and bytes of forward and backward after Inductor's fusion, without a GPU.
 
-The model is compiled as a whole up to the scheduler, with the rules for Triton and the settings of
+The task's outputs are compiled up to the scheduler, with the rules for Triton and the settings of
 `trainer.compile=auto`; no code is made and nothing is computed: each graph returns tensors of the
 right shapes. Two depths are counted, one and
 two rounds of the layers' pattern, and the other layers added as the difference: fusion stops at
@@ -32,13 +32,17 @@ from torch._inductor.scheduler import (
     Scheduler,
 )
 from torch._inductor.virtualized import V
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry
 
-from benchmarks.gpu.steps import MASKED, Preset
+from benchmarks.gpu.rates import START, seconds
+from benchmarks.gpu.steps import Preset
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
 from chimera.model.compiled import FUSION
 from chimera.ops import scan
-from chimera.ops.flops import _kind
+from chimera.ops.flops import _OURS, _kind
+from chimera.task.base import Task
 from chimera.train.build import build_task
 
 #: Operations for which CUDA starts several kernels.
@@ -47,10 +51,11 @@ SEVERAL = {"native_layer_norm_backward": 3, "_fused_rms_norm_backward": 3, "sort
 
 
 class Fused(NamedTuple):
-    """Kernels, bytes, and breaks of the graph, of forward and backward."""
+    """Kernels, bytes, seconds of an H100, and breaks of the graph, of forward and backward."""
 
     kernels: float
     bytes: float
+    seconds: float
     breaks: int
 
 
@@ -64,13 +69,13 @@ def fused(preset: Preset, half: dict[str, torch.dtype]) -> Fused:
     rounds = 6 if "preset=titan_bert_ultra" in preset.words else 1
     passes = config["model"]["depth"] * config["model"]["loops"] / rounds
     one, two = (_counted(preset, half, depth) for depth in (rounds, 2 * rounds))
-    more = [passes - 1, *(b - a for a, b in zip(one[:2], two[:2], strict=True))]
-    return Fused(one.kernels + more[0] * more[1], one.bytes + more[0] * more[2], two.breaks)
+    whole = [a + (passes - 1) * (b - a) for a, b in zip(one, two, strict=True)]
+    return Fused(whole[0], whole[1], whole[2], two.breaks)
 
 
 def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
     """Count a model of so many layers."""
-    found: list[tuple[int, float]] = []
+    found: list[tuple[float, ...]] = []
 
     def lowered(gm: torch.fx.GraphModule, inputs: Any, **how: Any) -> Any:
         found.append(_lower(gm, inputs, how))
@@ -82,36 +87,35 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
     torch._dynamo.reset()
     counters.clear()
     words = [*preset.words, f"model.depth={depth}", "model.loops=1"]
-    task = build_task(plain(compose(words)), -(-preset.vocabulary // 64) * 64)
-    model = task.model.train()
+    task: Any = build_task(plain(compose(words)), preset.vocabulary).train()
     with (
         inductor.patch({"cpu_backend": "triton", "fx_graph_cache": False, **FUSION}),
         patch.object(ForeachKernelSchedulerNode, "group_nodes_for_combo_kernels", independent),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        model.compile(backend=backend, dynamic=False)
-        ids = torch.zeros(preset.batch, preset.length, dtype=torch.long)
-        given = {"targets": ids.flatten()}
-        if "task=causal_lm" not in preset.words:
-            index = torch.arange(round(MASKED * ids.numel()))
-            given = {"index": index, "targets": torch.zeros_like(index)}
-        draws = torch.arange(preset.batch) if randomness.drops(model) else None
+        task.outputs = torch.compile(task.outputs, backend=backend)
+        batch = batch_of(task, preset)
         low = torch.autocast("cpu", half.get(preset.precision), enabled=preset.precision in half)
         with (
             patch.object(scan, "WIDTH_CPU", scan.WIDTH_GPU),
             patch.object(F, "scaled_dot_product_attention", attention),
         ):
             with low:
-                out = model(ids, draws=draws, **given)
-                loss = task.total_loss(out.loss, out.aux)
+                loss = task.training_step(batch, 0)["loss"]
             loss.backward()
-    kernels, moved = (float(sum(column)) for column in zip(*found, strict=True))
-    return Fused(kernels, moved, sum(counters["graph_break"].values()))
+    kernels, moved, spent = (float(sum(column)) for column in zip(*found, strict=True))
+    return Fused(kernels, moved, spent, sum(counters["graph_break"].values()))
 
 
-def _lower(gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any]) -> tuple[int, float]:
-    """Kernels and bytes of one graph, as Inductor would compile it."""
+def batch_of(task: Task, preset: Preset) -> dict[str, Any]:
+    """A batch of the preset, with keys of dropout where a run makes them."""
+    batch = task.training_batch(preset.batch, preset.length, torch.device("cpu"))
+    return batch if randomness.drops(task) else batch | {"draws": None}
+
+
+def _lower(gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any]) -> tuple[float, ...]:
+    """Kernels, bytes and seconds of one graph, as Inductor would compile it."""
     mode: Any = detect_fake_mode(inputs)
     inference = bool(how.get("is_inference"))
     module = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
@@ -131,8 +135,23 @@ def _lower(gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any]) -> tuple[
             graph.run(*inputs)
             graph._update_scheduler()
             counted = [(kernels_of(node), node) for node in graph.scheduler.nodes]
-            moved = sum(n.get_read_write_buffers_sizes() for kernels, n in counted if kernels)
-    return sum(kernels for kernels, _ in counted), float(moved)
+            moved = [(k, n.get_read_write_buffers_sizes(), n.node) for k, n in counted if k]
+    spent = sum(k * START + seconds("H100", size, *product(made)) for k, size, made in moved)
+    return sum(k for k, *_ in moved), sum(size for _, size, _ in moved), spent
+
+
+def product(made: Any) -> tuple[float, torch.dtype]:
+    """FLOPs and type of the matrix product that makes a buffer; 0 where none does."""
+    origin = made.get_origin_node() if isinstance(made, ir.ExternKernel) else None
+    packet = getattr(getattr(origin, "target", None), "overloadpacket", None)
+    count = _OURS.get(packet) or flop_registry.get(packet)
+    if origin is None or count is None:
+        return 0.0, torch.float32
+    given = (origin.args, origin.kwargs)
+    args, kwargs = tree_map_only(torch.fx.Node, lambda node: node.meta["val"], given)
+    result = {} if packet in _OURS else {"out_val": origin.meta["val"]}
+    dtype = next(x.dtype for x in tree_leaves(args) if isinstance(x, Tensor))
+    return count(*args, **kwargs, **result), dtype
 
 
 def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:

@@ -1,12 +1,12 @@
 """What `run()` adds to a step, on a CPU: waits, loader, callbacks, compiled graphs.
 
-A preset trains a few steps with narrow layers, through one validation and the switches of its
-schedules. The host waits where it reads a number of the device (`item`, `tolist`, `bool`, an index
-by a mask …) or makes a tensor there of its own numbers. A wait is `early` if the optimiser has not
-started its update: then the device has nothing to do while the host goes on. What the loader and
-the optimiser read is on the host and does not count. Graphs are those that torch.compile makes of
-blocks, or of all of them under `auto`, by the phase in which it makes them; `later` ones are
-compilations for nothing.
+A preset trains a few steps with two narrow layers (TITAN: six), through one validation and the
+switches of its schedules. The host waits where it reads a number of the device (`item`, `tolist`,
+`bool`, an index by a mask …) or makes a tensor there of its own numbers. A wait is `early` if the
+optimiser has not started its update: then the device has nothing to do while the host goes on. What
+the loader and the optimiser read is on the host and does not count. Graphs are those that
+torch.compile makes of blocks, or of the whole model under `auto`, by the phase in which it makes
+them; `later` ones are compilations for nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ from chimera.train.run import run
 STEPS, EVERY, VALIDATION = 12, 5, 6
 #: Steps that are counted: neither the first nor a log step nor followed by a validation.
 ORDINARY, LOGGED = (4, 8, 9), 10
-NARROW = ["model.dim=64", "model.heads=4", "model.max_len=64", "data.batch_size=2"]
+NARROW = ["model.dim=64", "model.depth=2", "model.heads=4", "model.max_len=64",
+          "data.batch_size=2"]  # fmt: skip
+#: TITAN's layers are of six kinds.
+SIX = ["model.depth=6", "model.loops=1", "mixer.members.retnet.heads=4"]
 KINDS = ("early", "late")
 READS = {"item", "tolist", "numpy", "__array__", "cpu", "__bool__", "__float__", "__int__",
          "__index__", "nonzero", "masked_select", "equal", "unique", "bincount",
@@ -180,9 +183,7 @@ def compiled(preset: Preset, folder: Path, kind: str) -> tuple[dict[str, int], i
         ),
         patch("chimera.model.compiled.AUTOMATIC", ("cpu",)),
     ):
-        # TITAN's 24 layers take a quarter of an hour to compile; six are one of each kind.
-        few = ["model.depth=6", "model.loops=1"] * ("preset=titan_bert_ultra" in preset.words)
-        train(preset, folder, phases, f"trainer.compile={kind}", *few)
+        train(preset, folder, phases, f"trainer.compile={kind}")
     ms = 1e3 * statistics.median(phases.seconds[n - 1] for n in ORDINARY)
     return phases.graphs, sum(counters["graph_break"].values()), ms
 
@@ -197,7 +198,7 @@ def line(preset: Preset, folder: Path) -> list[str]:
         f"trainer.val_check_interval={VALIDATION}", "trainer.accumulate_grad_batches=1",
         "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
         "model.gradient_checkpointing=false",
-        *["mixer.members.retnet.heads=4"] * ("preset=titan_bert_ultra" in preset.words),
+        *SIX * ("preset=titan_bert_ultra" in preset.words),
     ]  # fmt: skip
 
 

@@ -3,14 +3,16 @@
 A job is a preset and a kind:
 
     (none)     `chimera.train.run.run`: the command line's own loop, data and callbacks
+    auto       the same with `trainer.compile=auto`: what the budget counts as compiled
+    trees      the same, forward and backward each in a CUDA graph of Inductor
     compiled   the same with `trainer.compile=true`
     graph      the bare step (forward, backward, clipping, update), all in one CUDA graph
     blocks     the bare step, blocks compiled, as calls and in one CUDA graph
-    whole      the bare step, the model compiled as a whole, as calls and in one CUDA graph
-    overhead   the bare step, the model compiled with `mode="reduce-overhead"`
+    whole      the bare step, ids to loss compiled as a whole, as calls and in one CUDA graph
+    overhead   the bare step, compiled with `mode="reduce-overhead"`
 
-Bare steps have the vocabulary padded to a multiple of 64, and hashed dropout as in a run; for
-Hugging Face's BERT the first two kinds are bare too. MFU counts the FLOPs of matrix products in
+Bare steps have the vocabulary padded to a multiple of 64, and hashed dropout as in a run. All of
+Hugging Face's BERT are bare. MFU counts the FLOPs of matrix products in
 forward and backward (`chimera.ops.flops`) against the data sheet's rate
 (`chimera.train.record`).
 """
@@ -23,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -31,7 +34,7 @@ from benchmarks.gpu.job import Setting, reason
 from benchmarks.gpu.meter import InTrainer, Measured, Meter, measured
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
-from chimera.model.compiled import compile_model
+from chimera.model.compiled import FUSION, compile_model
 from chimera.ops.flops import Count
 from chimera.optim.optimizer import build, groups
 from chimera.task.cost import count
@@ -69,15 +72,19 @@ PRESETS = {
     **{mixer: decoder(mixer) for mixer in ("gated_delta", "retnet", "mamba2")},
     "hf": Preset([]),
 }
+#: `trainer.compile` of the kinds that train by `run()`.
+COMPILE = {"": "false", "auto": "auto", "trees": "auto", "compiled": "true"}
+#: torch.compile's of the kinds that compile the bare step.
+MODES = {"overhead": "reduce-overhead"}
 #: Jobs that fit into 80 GB together.
 WAVES = [
     [f"steps {job}" for job in wave.split(", ")]
     for wave in (
-        "bert, bert compiled, hf, hf compiled, bert graph, bert blocks, bert whole, hf graph",
-        "bitnet, bitnet compiled, bitnet blocks, attention",
-        "attention compiled, attention blocks, gated_delta, titan",
-        "gated_delta compiled, retnet, bitnet graph, hf whole, titan compiled",
-        "gated_delta graph, mamba2",
+        "bert, bert auto, bert trees, hf, hf compiled, bert graph, bert whole, hf graph",
+        "bitnet, bitnet auto, attention, attention auto",
+        "gated_delta auto, retnet auto, gated_delta, titan",
+        "titan auto, retnet, bitnet graph, hf whole, bert compiled",
+        "mamba2 auto, gated_delta graph, mamba2",
         "retnet graph, mamba2 graph, bert overhead",
     )
 ]
@@ -92,15 +99,16 @@ def main(setting: Setting, label: str) -> dict[str, Any]:
         preset = Preset([*preset.words, *extra], preset.precision, 2, 32, 256)
     if name == "hf":
         row = hugging_face(setting, preset, kind)
-    elif kind in ("", "compiled"):
-        row = through_run(setting, preset, compiled=kind == "compiled")
+    elif kind in COMPILE:
+        with patch.dict(FUSION, {"triton.cudagraphs": kind == "trees"}):
+            row = through_run(setting, preset, COMPILE[kind])
     else:
         row = bare(setting, preset, kind)
     rate = rate_of(torch.device(setting.device), preset.precision)
     return {"tokens": preset.batch * preset.length, "flops_per_second": rate, **row}
 
 
-def through_run(setting: Setting, preset: Preset, *, compiled: bool) -> dict[str, Any]:
+def through_run(setting: Setting, preset: Preset, compiled: str) -> dict[str, Any]:
     """Train by `run()` on random words."""
     from chimera.train.run import run
 
@@ -114,7 +122,7 @@ def through_run(setting: Setting, preset: Preset, *, compiled: bool) -> dict[str
             "tokenizer=bert", f"tokenizer.path={folder}/vocab.txt",
             f"data.batch_size={preset.batch}", "trainer.accumulate_grad_batches=1",
             "trainer.max_steps=1000", "trainer.val_check_interval=1000", "trainer.progress=none",
-            f"trainer.compile={str(compiled).lower()}",
+            f"trainer.compile={compiled}",
             f"trainer.accelerator={'gpu' if setting.device == 'cuda' else 'cpu'}",
             "+callbacks.meter._target_=benchmarks.gpu.meter.InTrainer",
         ]  # fmt: skip
@@ -149,16 +157,17 @@ def bare(setting: Setting, preset: Preset, kind: str) -> dict[str, Any]:
     if kind == "blocks":
         compile_model(model, dynamic=False)
     ids, index, targets = inputs(setting, preset)
-    drops = randomness.drops(model)  # without dropout a run makes no keys
-    draws = torch.randint(1 << 60, (preset.batch,), device=setting.device) if drops else None
-    given: dict[str, Any] = {"index": index, "targets": targets}
-    if "task=causal_lm" in preset.words:
-        given = {"targets": ids.roll(-1, 1).flatten()}
+    draws = torch.randint(1 << 60, (preset.batch,), device=setting.device)
+    batch = {"ids": ids, "mask": None, "index": index, "targets": targets}
+    if task.causal:
+        batch |= {"index": None, "targets": ids.roll(-1, 1).flatten()}
+    if randomness.drops(model):  # without dropout a run makes no keys
+        batch["draws"] = draws
 
     def loss() -> torch.Tensor:
-        task._losses.clear()
-        out = model(ids, draws=draws, **given)
-        return task.total_loss(out.loss, out.aux)
+        out = task.outputs(batch)
+        parts = [task.weights.get(key, 0.0) * value for key, value in out.aux.items()]
+        return sum(parts, start=out.loss)
 
     return both(setting, preset, model, optimizer, loss, kind) | {"flops": work}
 
@@ -192,7 +201,7 @@ def both(
 ) -> dict[str, Any]:  # fmt: skip
     """Measure a step as calls and, under `graph`, in one CUDA graph."""
     if kind in ("whole", "overhead", "compiled"):
-        model.compile(dynamic=False, mode="reduce-overhead" if kind == "overhead" else None)
+        loss = torch.compile(loss, dynamic=False, mode=MODES.get(kind))
     for group in optimizer.param_groups:
         group["capturable"] = setting.device == "cuda"
 

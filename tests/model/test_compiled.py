@@ -15,6 +15,7 @@ from chimera.config.settings import Model
 from chimera.contract_tests import zoo
 from chimera.model.assemble import build_model, choose
 from chimera.model.compiled import compile_as, compile_model
+from chimera.train.build import build_task
 
 #: Graphs of three layers where it is not one: numbers that depend on the layer, kinds of layers.
 GRAPHS = {"differential": 3, "hgrn2": 3}
@@ -34,9 +35,10 @@ def built(overrides: list[str], **shape: Any) -> Any:
     return build_model(Model(**sizes), factories, vocab_size=100, causal=True).train()
 
 
-def compiled(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Its parts that are compiled."""
-    return [part for part in model.modules() if part._compiled_call_impl is not None]
+def a_task(*overrides: str) -> Any:
+    torch.manual_seed(0)
+    sizes = ["model.dim=16", "model.depth=3", "model.heads=2", "model.max_len=16"]
+    return build_task(plain(compose(["mixer=retnet", *sizes, *overrides])), 100).train()
 
 
 def graphs(overrides: list[str], **shape: Any) -> int:
@@ -86,23 +88,41 @@ def test_names_of_weights_stay() -> None:
 
 
 def test_auto_is_one_graph_on_a_gpu_and_none_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    line = ["mixer=retnet", "norm=qdyt", "quant=bitnet158", "ffn=mlp", "position=none"]
-    model, plain_model = built(line, dropout=0.1), built(line, dropout=0.1)
-    compile_as("auto", model, torch.device("cpu"))
-    compile_as(False, model, torch.device("cpu"))
-    assert not compiled(model)
+    """One graph from the ids to the loss, in a step of both tasks of language."""
     monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
-    counter = CompileCounter()
-    compile_as("auto", model, torch.device("cpu"), backend=counter, options=None)
-    assert compiled(model) == [model.backbone]
-    found, wanted = (m(IDS, draws=DRAWS).logits for m in (model, plain_model))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-    assert counter.frame_count == 1
+    for name in ("mlm", "causal_lm"):
+        torch._dynamo.reset()
+        line = (f"task={name}", "norm=qdyt", "quant=bitnet158", "ffn=mlp", "model.dropout=0.1")
+        task, eager = a_task(*line), a_task(*line)
+        compile_as("auto", eager, torch.device("meta"))
+        compile_as(False, eager, torch.device("cpu"))
+        assert not eager.compiled
+        counter = CompileCounter()
+        compile_as("auto", task, torch.device("cpu"), backend=counter, options=None)
+        assert task.compiled
+        batch = task.training_batch(2, 16, torch.device("cpu")) | {"draws": DRAWS}
+        found, wanted = (one.training_step(batch, 0)["loss"] for one in (task, eager))
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        assert (counter.frame_count, task.state_dict().keys()) == (1, eager.state_dict().keys())
+
+
+def test_other_sizes_share_one_more_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last batch, or one with fewer masked tokens, is not compiled each time."""
+    monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
+    torch._dynamo.reset()
+    task, counter = a_task("task=mlm", "quant=none"), CompileCounter()
+    compile_as("auto", task, torch.device("cpu"), backend=counter, options=None)
+    for masked in (4, 3, 2, 4):
+        batch = task.training_batch(2, 16, torch.device("cpu"))
+        task.training_step({k: v[:masked] if k in ("index", "targets") else v
+                            for k, v in batch.items()}, 0)  # fmt: skip
+    assert counter.frame_count == 2
 
 
 def test_auto_compiles_blocks_that_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
-    model = built(["mixer=retnet"], gradient_checkpointing=True)
-    compile_as("auto", model, torch.device("cpu"), backend="eager")
-    assert compiled(model) == [*model.backbone.blocks]
+    task = a_task("model.gradient_checkpointing=true")
+    compile_as("auto", task, torch.device("cpu"), backend="eager")
+    parts = [part for part in task.model.modules() if part._compiled_call_impl is not None]
+    assert parts == [*task.model.backbone.blocks]
+    assert task.compiled

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +150,9 @@ def poison(
         micro_batch: the n-th one; its samples are found then. Without samples too, every one.
         samples: indices of the samples; other epochs group them differently.
     """
-    original, number, calls = MaskedLM._predict, float(value), 0
+    original, number, calls = MaskedLM.outputs, float(value), 0
 
-    def predict(task: MaskedLM, batch: dict[str, Any]) -> Any:
+    def outputs(task: MaskedLM, batch: dict[str, Any]) -> Any:
         nonlocal calls, samples
         calls += task.training
         if samples is None and task.training and calls == micro_batch:
@@ -163,9 +164,9 @@ def poison(
         if kind == "weight":
             with torch.no_grad():
                 table.view(-1)[3] = number
-        loss, *rest = original(task, batch)
+        out = original(task, batch)
         if kind == "gradient":  # the forward pass stays finite
             table.register_hook(lambda g: torch.full_like(g, number))
-        return (loss + number if kind == "loss" else loss), *rest
+        return replace(out, loss=out.loss + number) if kind == "loss" else out
 
-    MaskedLM._predict = predict  # type: ignore[method-assign]
+    MaskedLM.outputs = outputs  # type: ignore[method-assign]

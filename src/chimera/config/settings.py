@@ -176,7 +176,7 @@ class Trainer:
         profiler: write times of Lightning's hooks to files `*-profile*` of the run's directory.
         detect_anomaly: name the operation whose gradient is NaN; slow.
         compile: torch.compile the model's blocks in place; a model without blocks as a whole.
-            `auto` compiles all blocks as one graph of fixed sizes on a GPU, nothing on a CPU.
+            `auto` compiles the whole model with its loss as one graph on a GPU, nothing on a CPU.
         progress: `auto` draws a bar in a terminal and prints lines elsewhere.
         threads: CPU threads of torch; None keeps torch's default.
     """

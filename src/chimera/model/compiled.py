@@ -4,19 +4,19 @@ The graph of a block is traced once and serves every block of the same structure
 embedding, head and loss run as they are. Layers that read their own index (a decay or a factor that
 varies with depth) have a graph each.
 
-On a GPU `trainer.compile=auto` compiles the trunk (embedding, all blocks, last norm) as one graph
-of fixed sizes, which takes longer to compile and less to run. Head and loss stay outside: the
-number of masked positions differs between batches.
+On a GPU `trainer.compile=auto` compiles the whole model with its loss (`Task.outputs`) as one
+graph, which takes longer to compile and less to run. The first graph has fixed sizes; for other
+ones, such as a last batch, torch makes one more, of any size.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from chimera.model.backbone import Block, Trunk
+from chimera.model.backbone import Block
 
 #: Graphs of one block: training and evaluation, each with a fixed and with a varying size.
 MODES = 4
@@ -27,27 +27,27 @@ FUSION: dict[str, object] = {"combo_kernels": True}
 
 
 def compile_as(
-    setting: bool | Literal["auto"], model: nn.Module, device: torch.device, **options: object
+    setting: bool | Literal["auto"], task: Any, device: torch.device, **options: Any
 ) -> None:
-    """Compile in place as `trainer.compile` says.
+    """Compile in place as `trainer.compile` says; `task.compiled` says whether.
 
-    A trunk that recomputes its blocks in the backward pass is compiled by blocks: inside a graph,
-    torch recomputes no block that keeps statistics.
+    A model that recomputes its blocks in the backward pass is compiled by blocks: inside a graph,
+    torch recomputes no block that keeps statistics. So is one whose hidden states a teacher reads
+    by hooks: a graph does not see those of another step.
 
     Args:
         setting: of the run.
-        model: to be trained.
+        task: whose model is trained.
         device: on which it is.
         options: of torch.compile, in place of our own.
     """
-    if setting == "auto" and device.type not in AUTOMATIC:
-        return
-    trunks = [part for part in model.modules() if isinstance(part, Trunk)]
-    if setting == "auto" and trunks and not any(t.gradient_checkpointing for t in trunks):
-        for trunk in trunks:
-            trunk.compile(**{"dynamic": False, "options": FUSION, **options})
-    elif setting:
-        compile_model(model, **options)
+    task.compiled = setting is True or (setting == "auto" and device.type in AUTOMATIC)
+    parts = task.model.modules()
+    by_blocks = any(getattr(part, "gradient_checkpointing", False) for part in parts)
+    if task.compiled and (setting is True or by_blocks or getattr(task, "teacher_dir", None)):
+        compile_model(task.model, **options)
+    elif task.compiled:
+        task.outputs = torch.compile(task.outputs, **{"options": FUSION, **options})
 
 
 def compile_model(model: nn.Module, **options: object) -> None:

@@ -90,6 +90,7 @@ class Task(pl.LightningModule):
     monitor = "val/loss"
     better = "lower"
     final = "last"
+    compiled = False  # by `trainer.compile`
     predicts = "prediction"  # what a loss in nats is the mean over, for axes of figures
 
     def __init__(
@@ -200,7 +201,7 @@ class Task(pl.LightningModule):
         return {"ids": ids, "mask": None, "index": None, "targets": ids.flatten(), "draws": draws}
 
     def outputs(self, batch: Batch, **more: Any) -> Any:
-        """Outputs of the model at the predicted positions of a batch.
+        """Outputs of the model at the predicted positions of a batch: a graph of compile=auto.
 
         Models that cannot keep documents apart are refused before, and do not take `documents`.
 
@@ -443,6 +444,11 @@ class LanguageTask(Task):
         for stage in ("val", "test"):
             metrics: Any = {"loss": MeanMetric(), "accuracy": accuracy()}
             self.meters[stage] = MetricCollection(metrics, compute_groups=False)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+        out = self.outputs(batch)
+        count = len(batch["targets"])
+        return self.step_output(out.loss, out.accuracy, out.aux, out.stats, count=count)
 
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Perplexity of a unigram model on the tokens that validation predicts."""

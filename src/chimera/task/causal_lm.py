@@ -15,7 +15,6 @@ from chimera.config.settings import Optim
 from chimera.data.batch.causal import CausalDataModule
 from chimera.data.batch.module import DataModule
 from chimera.model.decode import greedy
-from chimera.model.language import Prediction
 from chimera.task.base import Batch, LanguageTask, Stage
 from chimera.task.cost import cost
 from chimera.types import NonNegativeFloat, PositiveInt
@@ -105,13 +104,8 @@ class CausalLM(LanguageTask):
             metrics |= {f"cost/{key}@{length}": value for key, value in values.items()}
         return metrics
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
-        out = self._predict(batch)
-        count = len(batch["targets"])
-        return self.step_output(out.loss, out.accuracy, out.aux, out.stats, count=count)
-
     def update_metrics(self, batch: Batch, stage: Stage) -> None:
-        out = self._predict(batch)
+        out = self.outputs(batch)
         if batch.get("void"):
             return
         meter = self.meters[stage]
@@ -119,5 +113,7 @@ class CausalLM(LanguageTask):
         meter["loss"].update(out.loss, weight=tokens)
         meter["accuracy"].update(out.accuracy, weight=tokens)
 
-    def _predict(self, batch: Batch) -> Prediction:
-        return self.outputs(batch, targets=batch["targets"], at_once=self.logits_at_once)
+    def outputs(self, batch: Batch, **more: Any) -> Any:
+        """As of `Task`, with loss and accuracy in place of logits."""
+        given = {"targets": batch["targets"], "at_once": self.logits_at_once}
+        return super().outputs(batch, **given, **more)

@@ -30,7 +30,7 @@ from chimera.data.batch.module import DataModule
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.hidden_states import hidden_states
-from chimera.model.language import LanguageModel
+from chimera.model.language import LanguageModel, Prediction
 from chimera.model.restore import restore
 from chimera.rundir.directory import RunDir, directory_of_teacher
 from chimera.safe_io import check_fields
@@ -140,39 +140,39 @@ class MaskedLM(LanguageTask):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         if self.teacher is None:
-            loss, logits, aux, stats = self._predict(batch)
-            objective = loss
-        else:
-            with hidden_states(self.model.backbone) as hidden:
-                loss, logits, aux, stats = self._predict(batch)
-            teacher_hidden, teacher_logits = self.teacher.hidden_and_logits(batch)
-            of_hidden = hidden_loss(hidden, teacher_hidden, batch["mask"])
-            of_logits = logit_loss(logits, teacher_logits, self.distil_temperature)
-            distil = of_hidden + of_logits
-            objective = (1 - self.distil_weight) * loss + self.distil_weight * distil
-            distil_stats = {"distil_hidden": of_hidden, "distil_logits": of_logits}
-            stats = {**stats, **{key: value.detach() for key, value in distil_stats.items()}}
-        with torch.no_grad():
-            right = (logits.argmax(-1) == batch["targets"]).float()
-            accuracy = right.mean() if len(right) else right.sum()
+            return super().training_step(batch, batch_idx)
+        with hidden_states(self.model.backbone) as hidden:
+            out = self.outputs(batch)
+        teacher_hidden, teacher_logits = self.teacher.hidden_and_logits(batch)
+        of_hidden = hidden_loss(hidden, teacher_hidden, batch["mask"])
+        of_logits = logit_loss(out.logits, teacher_logits, self.distil_temperature)
+        distil = of_hidden + of_logits
+        objective = (1 - self.distil_weight) * out.loss + self.distil_weight * distil
+        distil_stats = {"distil_hidden": of_hidden, "distil_logits": of_logits}
+        stats = out.stats | {key: value.detach() for key, value in distil_stats.items()}
         count = len(batch["targets"])
-        return self.step_output(loss, accuracy, aux, stats, count=count, objective=objective)
+        return self.step_output(
+            out.loss, out.accuracy, out.aux, stats, count=count, objective=objective
+        )
 
-    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        out = self.outputs(batch)
+    def outputs(self, batch: Batch, **more: Any) -> Prediction:
+        """As of `Task`, with loss and accuracy."""
+        out = super().outputs(batch, **more)
         logits = out.logits.float()
+        right = (out.logits.detach().argmax(-1) == batch["targets"]).float()
         # The mean of no predictions is 0, of weight 0: a batch of unknown words has none.
         loss = F.cross_entropy(logits, batch["targets"]) if len(logits) else logits.sum()
-        return loss, out.logits, out.aux, out.stats
+        accuracy = right.mean() if len(right) else right.sum()
+        return Prediction(out.logits, None, out.aux, out.stats, loss, accuracy)
 
     def update_metrics(self, batch: Batch, stage: Stage) -> None:
-        loss, logits, _, _ = self._predict(batch)
+        out = self.outputs(batch)
         targets = batch["targets"]
         if batch.get("void") or not len(targets):
             return
         meter = self.meters[stage]
-        meter["loss"].update(loss, weight=len(targets))
-        meter["accuracy"].update(logits, targets)
+        meter["loss"].update(out.loss, weight=len(targets))
+        meter["accuracy"].update(out.logits, targets)
 
 
 class Teacher:

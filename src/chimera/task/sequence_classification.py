@@ -188,9 +188,13 @@ class SequenceClassification(Task):
         labels = torch.zeros(sequences, device=device)
         return batch | {"segments": torch.zeros_like(batch["ids"]), "labels": labels}
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+    def outputs(self, batch: Batch, **more: Any) -> Any:
+        """Logits [b c] of a batch."""
         draws = batch.get("draws")
-        out = self.model(batch["ids"], batch["mask"], batch["segments"], draws=draws)
+        return self.model(batch["ids"], batch["mask"], batch["segments"], draws=draws, **more)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+        out = self.outputs(batch)
         targets = self._targets(batch["labels"])
         loss = self._loss(out.logits, targets)
         predicted = self._predict(out.logits.detach())
@@ -250,7 +254,7 @@ class SequenceClassification(Task):
         return F.mse_loss(self._predict(logits), targets.float())
 
     def update_metrics(self, batch: Batch, stage: Stage) -> Tensor:
-        out = self.model(batch["ids"], batch["mask"], batch["segments"])
+        out = self.outputs(batch)
         predicted = self._predict(out.logits)
         has_label = ~batch["labels"].isnan()
         if batch.get("void"):

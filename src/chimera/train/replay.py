@@ -178,7 +178,7 @@ def _repeat(run: Restored, facts: dict[str, Any], file: Path, state: Path) -> di
             Until(facts["step"]),
         ]
         trainer = build_trainer(run.config["precision"], settings, again, [], callbacks)
-        compile_as(settings.compile, run.task.model, trainer.strategy.root_device)
+        compile_as(settings.compile, run.task, trainer.strategy.root_device)
         try:
             trainer.fit(run.task, loader, ckpt_path=state, weights_only=True)
         except NotFiniteError:

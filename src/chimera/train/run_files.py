@@ -156,7 +156,7 @@ def samples_of(task: Any, data: DataModule) -> list[dict[str, str]]:
     training = model.training
     model.eval()
     # A compiled model would be compiled again for each new length. The import takes a second.
-    compiled = any(part._compiled_call_impl is not None for part in model.modules())
+    compiled = getattr(task, "compiled", False)
     eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     try:
         with torch.no_grad(), eager:

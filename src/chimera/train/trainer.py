@@ -170,7 +170,7 @@ def fit(
         UserError: the checkpoint holds something else than this run's state, or a callback of
             Lightning refuses its settings.
     """
-    compile_as(settings.compile, task.model, trainer.strategy.root_device)
+    compile_as(settings.compile, task, trainer.strategy.root_device)
     gc.freeze()  # what is there stays to the end: no collection looks at it between steps
     try:
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)

@@ -101,8 +101,7 @@ class Pictures(Callback):
 
     def _is_due(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> bool:
         steps = getattr(pl_module, "total_steps", 0)
-        parts = _model(pl_module).modules()
-        compiled = any(part._compiled_call_impl is not None for part in parts)
+        compiled = getattr(pl_module, "compiled", False)
         if trainer.world_size > 1 or compiled or steps < self.shortest or trainer.sanity_checking:
             return False
         if find_spec("matplotlib") is None:  # on a lent machine, say: `make gpu` carries none
