@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from chimera.callback.log.steps import FIELDS
 from chimera.cli.table import report as main
 from chimera.config.tables import load
 from chimera.report import markdown, notes, provenance
@@ -44,6 +45,27 @@ def test_times_of_two_processors_are_said_to_be_means_over_both(tmp_path: Path) 
     said = notes.processors(read_results(TABLE, OVERRIDES, [0, 1]))
     assert "The runs used 2 processors: Other CPU (seed 1); Test CPU (seed 0)." in said
     assert "do not compare" not in said
+
+
+def test_memory_is_that_of_a_gpu_and_a_gradients_norm_that_of_the_last_step() -> None:
+    def told(row: str, seed: int, record: Record) -> Record:
+        return {**record, "peak_memory_gb": 4.0}
+
+    name = "saidl/attention"
+    table = load(name)
+    assert "grad_norm" in table.also
+    make(name, {("standard", 0): 9.0}, told=told)
+    make(name, {("linear", 0): 9.0}, told=told, environment={**ENVIRONMENT, "gpu": "Card"})
+    lines = {line.name: line for line in read_results(name, OVERRIDES, [0]).lines}
+    memory = {row: lines[row].measured("peak_memory_gb") for row in ("standard", "linear")}
+    assert memory["standard"] is None  # the process's
+    assert memory["linear"] is not None
+    assert memory["linear"].mean == 4.0
+    (cell,) = lines["standard"].cells
+    last = (cell.directory / "steps.csv").read_text(encoding="utf-8").splitlines()[-1].split(",")
+    norm = lines["standard"].measured("grad_norm")
+    assert norm is not None
+    assert norm.mean == float(last[FIELDS.index("grad_norm")])
 
 
 def test_a_run_on_a_gpu_is_of_the_gpu() -> None:
