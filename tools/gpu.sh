@@ -13,4 +13,4 @@ if [ -d .gpu/wheels ]; then
     "$python" -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-index --no-deps --no-compile --target "$site" .gpu/wheels/*.whl
     paths=$paths:$site
 fi
-PYTHONPATH=$paths "$python" -m benchmarks.gpu "$@"
+PYTHONPATH=$paths "$python" -m "${MODULE:-benchmarks.gpu}" "$@"

@@ -8,6 +8,7 @@ guess, (accuracy − chance)/(1 − chance): 0 for a guess among the possible an
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from itertools import combinations, permutations
 from pathlib import Path
@@ -67,19 +68,46 @@ def at_best_rate(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return found[found["seed"] != 0].merge(best, on=[*by, "rate"]).sort_values([*by, "seed"])
 
 
-def by_mixer() -> pd.DataFrame:
-    """All runs of the mixers; `mixer` has their options, as in `delta+conv=4`."""
+def by_mixer(*, changed: bool = False) -> pd.DataFrame:
+    """All runs of the mixers; `mixer` has their options, as in `delta+conv=4`.
+
+    Args:
+        changed: those with another task or size, which `change` names; else those without.
+    """
     found = kept(choices__norm="rmsnorm", choices__quant="none", choices__ffn="swiglu")
-    return found.assign(mixer=[_label(run) for run in found.to_dict("records")])
+    every = found.to_dict("records")
+    found = found.assign(mixer=[_label(run) for run in every], change=[_change(r) for r in every])
+    return found[(found["change"] != "") == changed]
 
 
 def at_highest(found: pd.DataFrame) -> pd.DataFrame:
     """Cases of a mixer and a task by task: how many, at their highest rate, of them solved."""
     best = chosen(found, ["mixer", "task"])
-    highest = best["rate"] == best["task"].map(found.groupby("task")["rate"].max())
+    highest = found.groupby(["mixer", "task"])["rate"].max()
+    highest = best["rate"] == [
+        highest[case] for case in zip(best["mixer"], best["task"], strict=True)
+    ]
     solved = highest & (best["steps"] < STEPS)
     counts = {"cases": best["rate"] > 0, "at the highest rate": highest, "of these solved": solved}
     return pd.DataFrame({name: of.groupby(best["task"]).sum() for name, of in counts.items()})
+
+
+def moved(found: pd.DataFrame, limit: float = 0.01) -> list[dict[str, str]]:
+    """Cases that chose a rate above a limit: score and rank without such rates, and with them."""
+    before, now = (
+        scores(at_best_rate(part, ["mixer", "task"]))
+        for part in (found[found["rate"] <= limit], found)
+    )
+    best = chosen(found, ["mixer", "task"])
+    lines = []
+    for one in best[best["rate"] > limit].sort_values(["task", "mixer"]).itertuples():
+        line = {"task": one.task, "mixer": f"`{one.mixer}`", "rate": f"{one.rate:g}"}
+        for name, by in (("before", before), ("now", now)):
+            means = {mixer: mean(of[one.task]) for mixer, of in by.items() if one.task in of}
+            rank = 1 + sum(value > means[one.mixer] for value in means.values())
+            line |= {f"score {name}": f"{means[one.mixer]:.2f}", f"rank {name}": str(rank)}
+        lines.append(line)
+    return lines
 
 
 @cache
@@ -102,6 +130,40 @@ def _label(run: dict[str, Any]) -> str:
         f"+{key}={value:g}" for key, value in given.items() if pd.notna(value) and value != own[key]
     ]
     return name + "".join(differing)
+
+
+@cache
+def _usual(task: str) -> dict[str, float]:
+    """Numbers of a task's own file and of the profile."""
+    own = yaml.safe_load((CONF / "data" / "mad" / f"{task}.yaml").read_text(encoding="utf-8"))
+    profile = yaml.safe_load((CONF / "preset" / "profile.yaml").read_text(encoding="utf-8"))
+    every = {f"data.{k}": v for k, v in own.items()}
+    every |= {f"model.{k}": v for k, v in profile["model"].items()}
+    return {key: value for key, value in every.items() if type(value) in (int, float)}
+
+
+def _change(run: dict[str, Any]) -> str:
+    """Words of a run's task and size that differ from the usual ones."""
+    usual = _usual(str(run["task"]))
+    return " ".join(f"{key}={run[key]:g}" for key in usual if run[key] != usual[key])
+
+
+def causes(mixers: Sequence[str], task: str = "fuzzy_recall") -> list[dict[str, str]]:
+    """Scores of these mixers at their own rates, with more steps and with one change at a time."""
+    every = pd.concat([by_mixer(), by_mixer(changed=True)])
+    every = every[every["task"] == task]
+    rates = chosen(by_mixer(), ["mixer", "task"]).set_index(["mixer", "task"])["rate"]
+    own = every["mixer"].map({mixer: rates[mixer, task] for mixer in mixers})
+    every = every[(every["seed"] != 0) & (every["rate"] == own)]
+    lines = []
+    for (change, steps), part in every.groupby(["change", "trainer.max_steps"]):
+        line = {"change": change or "none", "steps": str(steps)}
+        for mixer in mixers:
+            values = part.loc[part["mixer"] == mixer, "score"]
+            seeds = f" ({len(values)} seeds)" * (len(values) not in (0, 4))
+            line[f"`{mixer}`"] = f"{values.mean():.2f}{seeds}" if len(values) else "–"
+        lines.append(line)
+    return lines
 
 
 def scores(found: pd.DataFrame) -> dict[str, Scores]:

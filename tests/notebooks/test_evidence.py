@@ -19,10 +19,12 @@ import pandas as pd
 import picture
 import pytest
 import readme
+import size
 import small_tasks
 import summary
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from tools import characters
+from tools import characters, documentation
+from tools import size as queue
 from tools.execute_evidence import FOLDER, executed
 
 from chimera.config.compose import compose, plain
@@ -391,6 +393,78 @@ def test_known_sizes_are_those_of_our_models() -> None:
     assert (found["ours"] == found["published"]).sum() >= 5
 
 
+def test_other_programs_compute_what_we_do() -> None:
+    found = evidence.results("exported")["perplexity"]
+    ours = found.pop("ours")
+    assert found["transformers, exported folder"] == ours
+    assert {name.partition(" ")[0] for name in found} == {
+        "transformers,",
+        "transformers'",
+        "llama.cpp,",
+    }
+    assert all(abs(value / ours - 1) < 5e-3 for value in found.values())
+
+
+def sized(row: str, dim: int, steps: int, speed: float, bits: float) -> dict[str, object]:
+    """A run of the queue whose text has a token a byte."""
+    return {
+        "row": row, "model.dim": dim, "seed": 0, "trainer.max_steps": steps, "steps": steps,
+        "gpu": "card", "tokens_per_second": speed, "data.batch_size": 16, "data.seq_len": 1024,
+        "data.splits.valid.tokens": 1.0, "data.splits.valid.bytes": 1.0, "flops.training": dim**2,
+        "val/loss": bits * np.log(2),
+    }  # fmt: skip
+
+
+def test_the_queue_of_the_large_size_is_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines are settings of runs; equal seconds follow from the speeds of finished ones."""
+    monkeypatch.setattr(queue, "frame", lambda table: pd.DataFrame())
+    assert not [*queue.lines("seconds")]
+    lines = [sized("attention", 768, 3000, 1000.0, 1.0), sized("mamba2", 768, 3000, 250.0, 1.0)]
+    lines += [sized("retnet", 128, 500, 9000.0, 1.0)]  # a smaller model says nothing of the speed
+    monkeypatch.setattr(queue, "frame", lambda table: pd.DataFrame(lines))
+    assert [*queue.lines("seconds")] == [("mamba2", "seed=0 trainer.max_steps=750")]
+    count = 0
+    for stage in ("tokens", "seconds", "small", "rates"):
+        for row, given in queue.lines(stage):
+            words = [f"+ours/size={row}", "scale=paper", *queue.TEXT, *given.split()]
+            jobs = list_jobs(words, OverridesParser.create().parse_overrides(words))
+            assert len(jobs) == (3 if stage == "rates" else 1)
+            assert plain(compose(jobs[0]))["model"]["depth"] == {"small": count // 5 * 2 + 2}.get(
+                stage, 12
+            )
+            count += stage != "seconds"
+    assert count == 5 + 15 + 5
+
+
+def test_the_large_size_stands_beside_the_law_of_smaller_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = [
+        sized("attention", dim, steps, 1000.0, 3.0 * (dim**2 * steps * 16 * 1024.0) ** -0.05)
+        for dim, steps in ((128, 500), (256, 1000), (512, 2000), (768, 3000))
+    ]
+    monkeypatch.setattr(size, "runs", lambda table: pd.DataFrame(lines))
+    *_, told = size.compared().strip().splitlines()
+    assert told.count(told.split("|")[-2].strip()) == 2  # measured, and by the law
+    assert size.figure() is not None
+    monkeypatch.setattr(size, "runs", lambda table: pd.DataFrame())
+    assert (size.compared(), size.figure()) == (size.NOT_RUN, None)
+
+
+def test_documentation_is_paragraphs(tmp_path: Path) -> None:
+    page = "<head><title>A title of six words is left</title></head>"
+    page += "<p>It says &lt;what&gt; it is good for.</p>"
+    page += "<pre>this is code that nobody needs to read</pre><div>Too short</div>"
+    for name in ("a.html", "b.html"):
+        (tmp_path / name).write_text(page)
+    (tmp_path / "c.txt").write_text(
+        "One sentence\nover two lines of text.\n\n| 1 | 2 | 3 | 4 | 5 |\n"
+    )
+    assert [*documentation.documents(tmp_path, set())] == [
+        "It says <what> it is good for.", "One sentence over two lines of text."
+    ]  # fmt: skip
+
+
 def test_characters_are_tokens(tmp_path: Path) -> None:
     """Two blank lines stay, and every character is a token of its own."""
     text = "To be,\n\nor not to be: 'tis\n\n\n" * 40
@@ -425,3 +499,28 @@ def test_rates_at_the_end_of_their_grids() -> None:
     found = small_tasks.at_highest(pd.DataFrame(runs))
     assert found.sum().tolist() == [3, 2, 1]
     assert found.loc["u"].tolist() == [1, 1, 1]
+    # Another mixer's higher rate makes no case's own highest one inner.
+    more = runs[1] | {"mixer": "b", "rate": 0.03}
+    assert small_tasks.at_highest(pd.DataFrame([*runs, more])).loc["t"].tolist() == [2, 2, 0]
+
+
+def test_ranks_that_a_higher_rate_moves() -> None:
+    values = {("a", 0.01): 0.3, ("a", 0.03): 0.6, ("b", 0.01): 0.5, ("b", 0.03): 0.2}
+    runs = [
+        {"mixer": mixer, "task": "t", "seed": seed, "trainer.max_steps": 800, "rate": rate}
+        | {"steps": 800, "val/accuracy": value, "score": value}
+        for (mixer, rate), value in values.items()
+        for seed in (0, 1)
+    ]
+    (line,) = small_tasks.moved(pd.DataFrame(runs))
+    assert (line["mixer"], line["rate"]) == ("`a`", "0.03")
+    assert [line[key] for key in ("score before", "score now")] == ["0.30", "0.60"]
+    assert [line[key] for key in ("rank before", "rank now")] == ["2", "1"]
+
+
+def test_a_changed_task_is_no_profile() -> None:
+    """A run with more pairs or another size would count as one more seed of the usual task."""
+    usual = small_tasks.kept(choices__data="mad/fuzzy_recall").iloc[0].to_dict()
+    assert small_tasks._change(usual) == ""
+    changed = usual | {"data.pairs": 32, "model.heads": 1}
+    assert small_tasks._change(changed) == "data.pairs=32 model.heads=1"
