@@ -53,8 +53,8 @@ def main(run: str) -> dict[str, Any]:
             size = restored.tokenizer.vocab_size
             rows[f"llama.cpp, GGUF {kind}"] = by_llama_cpp(file, ids, size)
     show({name: f"{value:.6f}" for name, value in rows.items()}, "perplexity")
-    run = [word for word in directory.overrides() if not word.startswith("run_dir=")]
-    return {"run": run, "rows": list(ids.shape), "perplexity": rows}
+    words = [word for word in directory.overrides() if not word.startswith("run_dir=")]
+    return {"run": words, "rows": list(ids.shape), "perplexity": rows}
 
 
 @torch.no_grad()

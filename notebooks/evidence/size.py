@@ -15,7 +15,7 @@ from chimera.report import formatting
 from chimera.report.style import COLOURS
 
 #: Words before the records are there.
-NOT_RUN = "It is not run: `python -m tools.size` trains it on a GPU, in slices of minutes."
+NOT_RUN = "It is not run: `python -m tools.size_queue` trains it on a GPU, in slices of minutes."
 
 
 def losses() -> pd.DataFrame:

@@ -24,7 +24,7 @@ import small_tasks
 import summary
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from tools import characters, documentation
-from tools import size as queue
+from tools import size_queue as queue
 from tools.execute_evidence import FOLDER, executed
 
 from chimera.config.compose import compose, plain

@@ -1,4 +1,4 @@
-"""Train `ours/size` on a GPU in slices of minutes: `python -m tools.size [stage …]`.
+"""Train `ours/size` on a GPU in slices of minutes: `python -m tools.size_queue [stage …]`.
 
 A slice works through the queue until its seconds are over, saves what is in training, and keeps the
 records of what is finished in experiments/ours/size/results/paper at once. The same command goes
@@ -11,8 +11,8 @@ same one. The stages, in this order:
     rates     each row at three rates for 600 steps, on a seed of its own
 
 Words behind `--` go to all runs, such as another `data.path`. Without a text of its own the queue
-reads what `python tools/documentation.py .gpu/text` gathered. `MODULE=tools.size tools/gpu.sh` runs
-it where the packages come from .gpu/wheels.
+reads what `python tools/documentation.py .gpu/text` gathered. Where the packages come from
+.gpu/wheels, `MODULE=tools.size_queue tools/gpu.sh` runs it.
 """
 
 from __future__ import annotations
