@@ -44,6 +44,8 @@ RUNS = re.compile(r"^### Runs\n(.*?)(?=^### )", re.S | re.M)
 FOLDED = r'### Runs\n<details markdown="1"><summary>all of them</summary>\n\1</details>\n\n'
 #: What reports escape and Python-Markdown does not know as escaped.
 ESCAPED = re.compile(r"\\([<$~&])")
+#: Of source files, which would stand before the pages in the results of a search.
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 TIMES = "<!-- times of tables -->"
 CARDS, TABLES = "reference/cards", "evidence/tables"
 #: Modules whose functions and classes are documented.
@@ -194,7 +196,7 @@ def shown(path: Path) -> str:
         # Only what the site has is a link there.
         return LINK.sub(lambda m: m[0] if ":" in m[2] else f"{m[1].lstrip('!')[1:-2]}", text)
     title = path.relative_to(ROOT).as_posix()
-    return f"# {title}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{text}\n````\n"
+    return f"{UNSEARCHED}# {title}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{text}\n````\n"
 
 
 def cards() -> dict[str, str]:

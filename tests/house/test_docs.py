@@ -345,9 +345,10 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     assert pages == {table.replace("/", "-") for table in (*tables(), *computed_tables())}
     assert "times of tables" not in (tmp_path / "guide/sweeps.html").read_text(encoding="utf-8")
     assert "chimera.contract.Mixer" in (tmp_path / "reference/api.html").read_text(encoding="utf-8")
-    assert (
-        (tmp_path / "search/search_index.js").read_text(encoding="utf-8").startswith("var __index")
-    )
+    index = (tmp_path / "search/search_index.js").read_text(encoding="utf-8")
+    assert index.startswith("var __index")
+    assert '"files/notebooks/' in index
+    assert '"files/tests/' not in index
     assert "\\&lt;" not in (tmp_path / "evidence/tables/saidl-adapters.html").read_text()
     assert "<a folder" not in (tmp_path / "evidence/tables/bitnet_qdyt-glue.html").read_text()
     own_mixer = (tmp_path / "files/notebooks/own_mixer.ipynb.html").read_text(encoding="utf-8")
