@@ -195,18 +195,18 @@ class Chunks(torch.autograd.Function):
         eye = torch.eye(k.shape[-1], dtype=a.dtype, device=a.device)
         move = eye * keep.view(len(keep), 1, -1)
         move = move.baddbmm_(k.mT, w, alpha=-1)
-        h, added = _row(first, len(a), at=0)
-        torch.bmm(k.mT, u, out=added)
+        added = k.mT @ u
         if extra:
-            added.add_(extra[0])
+            added = added + extra[0]
         ctx.channels = keep.ndim == 2
         ctx.extra = bool(extra)
-        for c, m in enumerate(move.split(len(first))):
-            h[c + 1].baddbmm_(m, h[c])
-        before = h[:-1].flatten(0, 1)
+        h = [first]
+        for m, s in zip(move.split(len(first)), added.split(len(first)), strict=True):
+            h.append(torch.baddbmm(s, m, h[-1]))
+        before = torch.cat(h[:-1])
         y = inverse @ torch.baddbmm(u, w, before, alpha=-1)
         ctx.save_for_backward(inverse, p, w, q, k, move, before, y)
-        return (q @ before).baddbmm_(p, y), h[-1].clone()
+        return (q @ before).baddbmm_(p, y), h[-1]
 
     @staticmethod
     @once_differentiable
@@ -215,25 +215,19 @@ class Chunks(torch.autograd.Function):
         with autocast_off(do):
             inverse, p, w, q, k, move, before, y = ctx.saved_tensors
             dy = inverse.mT @ (p.mT @ do)
-            d, added = _row(dlast, len(p), at=-1)
-            torch.bmm(q.mT, do, out=added).baddbmm_(w.mT, dy, alpha=-1)
-            for c, m in reversed(list(enumerate(move.split(len(dlast))))):
-                d[c].baddbmm_(m.mT, d[c + 1])
-            after = d[1:].flatten(0, 1)
+            added = (q.mT @ do).baddbmm_(w.mT, dy, alpha=-1)
+            d = [dlast]
+            steps = zip(move.split(len(dlast)), added.split(len(dlast)), strict=True)
+            for m, s in reversed(list(steps)):
+                d.append(torch.baddbmm(s, m.mT, d[-1]))
+            after = torch.cat(d[-2::-1])
             dy.baddbmm_(k, after)
             da = _minus(dy, y.mT).tril_(-1)
             dkeep = None
             if ctx.needs_input_grad[6]:
                 dkeep = (after * before).sum(2 if ctx.channels else (1, 2))
             dw, dq, dk = _minus(dy, before.mT), do @ before.mT, y @ after.mT
-            return da, do @ y.mT, dy, dw, dq, dk, dkeep, d[0], *[after] * ctx.extra
-
-
-def _row(end: Tensor, count: int, at: int) -> tuple[Tensor, Tensor]:
-    """Buffer [c+1 m k v] with `end` [m k v] at index `at`, and a view [c·m k v] of the others."""
-    row = end.new_empty(count // len(end) + 1, *end.shape)
-    row[at] = end
-    return row, (row[1:] if at == 0 else row[:-1]).flatten(0, 1)
+            return da, do @ y.mT, dy, dw, dq, dk, dkeep, d[-1], *[after] * ctx.extra
 
 
 def _minus(x: Tensor, y: Tensor) -> Tensor:
