@@ -37,9 +37,8 @@ from benchmarks.gpu.rates import CARDS, LAUNCH, START, seconds
 from benchmarks.gpu.steps import PRESETS, Preset
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
-from chimera.ffn import moe
 from chimera.model.assemble import unfilled
-from chimera.ops import hadamard, scan
+from chimera.ops import scan, together
 from chimera.ops.flops import _OURS, _kind
 from chimera.ops.step_numbers import HostCopy
 from chimera.optim.optimizer import build, groups
@@ -144,7 +143,7 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
     with ExitStack() as stack:
         for owner, name, value in (
             (F, "scaled_dot_product_attention", attention), (F, "dropout", dropout),
-            (moe, "SEATED", ("cpu",)), (hadamard, "BY_PRODUCTS", ("cpu",)),
+            (together, "DEVICES", ("cpu",)),
             (scan, "WIDTH_CPU", scan.WIDTH_GPU),
             (clip_grad, "_has_foreach_support", lambda *_: True),
             (HostCopy, "tolist", lambda copy: [1.0] * len(copy._numbers)),

@@ -206,7 +206,7 @@ def train(preset: Preset, folder: Path, watch: Callable[..., None], *more: str) 
     """Run, with `watch` in the place of Lightning's call of all callbacks."""
     hooks = partial(watch, call._call_callback_hooks)
     words = [*line(preset, folder), *more, f"run_dir={folder}/run{len(list(folder.glob('run*')))}"]
-    on_gpu = patch("chimera.ffn.moe.SEATED", ("cpu",))
+    on_gpu = patch("chimera.ops.together.DEVICES", ("cpu",))
     with on_gpu, patch.object(call, "_call_callback_hooks", hooks):
         run(plain(compose(words)), words)
 

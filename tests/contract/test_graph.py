@@ -1,4 +1,4 @@
-"""torch.compile sees one graph: no component breaks it, but the mixtures of experts.
+"""torch.compile sees one graph: no component breaks it, but `ffn=moe_shared`.
 
 A break ends a graph: the compiler returns to Python, often for a number that it has to fetch from
 the device. Counted are breaks in training with a padding mask, forward pass, of a model of one
@@ -21,7 +21,7 @@ ALL = [case for case in EVERY if (case.group, case.name) not in REFUSED]
 #: One of those that broke the graph.
 SOME = {"hbit"}
 #: The sizes of the groups of tokens are needed on the host (`ops.routing.group`).
-BREAKING = {"moe", "moe_shared"}
+BREAKING = {"moe_shared"}
 
 
 def breaks(case: Case) -> list[str]:

@@ -30,7 +30,7 @@ from tests.reference import moe as reference
 @pytest.fixture(autouse=True, params=[(), ("cpu",)], ids=["groups", "seats"])
 def _both_forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each expert runs on its own rows, or on as many as its capacity, as on a GPU."""
-    monkeypatch.setattr("chimera.ffn.moe.SEATED", request.param)
+    monkeypatch.setattr("chimera.ops.together.DEVICES", request.param)
 
 
 def build(causal: bool = False, **options: Any) -> MoE:
@@ -92,7 +92,7 @@ def test_equally_many_rows_for_each_expert_change_no_number(
     given = replace(ctx(mask), draws=torch.arange(27).view(3, 9))
     found = []
     for form in ((), ("cpu",)):
-        monkeypatch.setattr("chimera.ffn.moe.SEATED", form)
+        monkeypatch.setattr("chimera.ops.together.DEVICES", form)
         out = moe(x, given)
         loss = out.y.square().sum() + out.aux["balance"]
         found.append([out.y, *out.aux.values(), *out.stats.values()])

@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 
 from chimera.contract_tests import zoo
 from chimera.ops import grid
-from chimera.ops import hadamard as hadamard_ops
 from chimera.ops.hadamard import block
 from chimera.quant.shared.inputs import HasGrid, NormedPerToken, PerChannel, PerToken, Rotation
 from tests.kit import close, grads, randn
@@ -214,7 +213,7 @@ def test_blocks_are_as_large_as_they_can_be() -> None:
 def test_fast_rotation_equals_dense_with_gradients(
     monkeypatch: pytest.MonkeyPatch, dim: int, products: bool
 ) -> None:
-    monkeypatch.setattr(hadamard_ops, "BY_PRODUCTS", ("cpu",) if products else ())
+    monkeypatch.setattr("chimera.ops.together.DEVICES", ("cpu",) if products else ())
     x, weight = randn(3, 5, dim).requires_grad_(), randn(3, 5, dim)
     fast, dense = (rotation(dim, t)(x) for t in ("fast", "dense"))
     close(fast, dense, 1e-12)

@@ -1,5 +1,6 @@
 """Quantised layers from their factories: values, gradients, options, roles, stages of training."""
 
+import copy
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from chimera.callback.part.stages import ActivationStages
 from chimera.contract import Packable, Role
+from chimera.ops.together import together
 from chimera.quant.bitnet158 import BitNet158
 from chimera.quant.bitnet_a48 import BitNetA48
 from chimera.quant.bitnet_b1 import BitNetB1
@@ -51,6 +53,43 @@ def test_every_gradient_and_never_a_stale_weight(name: str) -> None:
     seen = layer(x)
     layer.weight.data.neg_()  # an in-place change that version counters do not detect
     close(layer(x), -seen, 1e-9)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("name", NAMES)
+def test_one_product_of_layers_with_the_same_input(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Results, gradients and statistics are those of the layers alone; a layer with a hook is."""
+    quantiser = make(name)
+    roles: list[Role] = ["qkv", "qkv", "qkv", "gate", "gate"]
+    layers = nn.ModuleList(linear(quantiser, 48, 8 + i, role) for i, role in enumerate(roles))
+    other = copy.deepcopy(layers)
+    x, products = randn(3, 7, 48).requires_grad_(), []
+    multiply = F.linear
+    monkeypatch.setattr(F, "linear", lambda *args: (products.append(1), multiply(*args))[1])
+    apart = [layer(x) for layer in other]
+    assert len(products) == 5
+    monkeypatch.setattr("chimera.ops.together.DEVICES", ("cpu",))
+    joined = together(x, *layers)
+    assert len(products) - 5 == (1 if name == "none" else 2)
+    close(joined, apart, 1e-9)
+    losses = [sum(y.sin().sum() for y in ys) for ys in (joined, apart)]
+    close(
+        grads(losses[0], [x, *layers.parameters()]),
+        grads(losses[1], [x, *other.parameters()]),
+        1e-9,
+    )
+    for a, b in zip(layers.state_dict().values(), other.state_dict().values(), strict=True):
+        close(a.double(), b.double(), 0.0)
+    seen: list[nn.Module] = []
+    layers[1].register_forward_hook(lambda module, *_: seen.append(module))
+    together(x, *layers)
+    assert seen == [layers[1]]
+    seen.clear()
+    products.clear()
+    together(x, *layers.eval())
+    assert len(products) == 5
 
 
 @pytest.mark.sampled(5)

@@ -7,7 +7,7 @@
 T is the number of real tokens that this process has; padding is not routed and has y = 0. One sort
 groups choices by expert. Each expert runs on its rows only: k·T rows in total, for any N. The
 numbers of rows are fetched from the device once per layer, which also breaks the graph of
-torch.compile. On a GPU, experts with a capacity have C rows each instead, some of them empty.
+torch.compile. On a GPU and in a graph, experts with a capacity have C rows each, some empty.
 
 Eq. 45 itself has C = ⌈CF · T / N⌉, which counts tokens, but each token has k = 2 choices: even a
 perfectly even router drops 1 − 1.25/2 = 37.5 % of the choices in training, and evaluation drops
@@ -28,10 +28,7 @@ from torch import Tensor, nn
 from chimera.contract import FFN, Context, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.ffn.shared.experts import as_rows, load_stats, run_experts, run_seated
 from chimera.ops.routing import Groups, Seats, balance, blend, group, probabilities, seat
-
-#: Devices on which experts with a capacity have a fixed number of rows: a wait for these numbers
-#: takes longer there than the rows that stay empty.
-SEATED = ("cuda",)
+from chimera.ops.together import few_kernels
 
 
 class MoE(FFN):
@@ -88,7 +85,7 @@ class MoE(FFN):
         capacity = self.capacity[self.training]
         how: dict[str, Any] = {"count": len(self.experts), "in_order": self.causal}
         groups: Groups | Seats
-        if capacity is not None and rows.device.type in SEATED:
+        if capacity is not None and few_kernels(rows):
             groups = seat(chosen, gates, real, capacity=capacity, **how)
             y, inner = run_seated(self.experts, rows, ctx, groups)
         else:

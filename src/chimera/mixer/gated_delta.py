@@ -41,6 +41,7 @@ from chimera.mixer.shared.of_transformers import OfQwen3Next
 from chimera.ops import delta
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
+from chimera.ops.together import together
 
 CALL = label("gated_delta")
 
@@ -120,19 +121,21 @@ class GatedDelta(OfQwen3Next, Mixer):
 
     def forward(self, x: Tensor, ctx: Context, state: GatedDeltaState | None = None) -> Out:
         memory, tail = state or (None, None)
-        mixed = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
+        layers = (self.q_proj, self.k_proj, self.v_proj, self.beta_proj, self.decay_proj)
+        *parts, beta, slow, z = together(x, *layers, self.z_proj)
+        mixed = torch.cat(parts, -1)
         mixed, tail = self.conv(mixed, tail, ctx.mask)
         q, k, v = mixed.split(self.widths, -1)
         q, k = (self._keys(y) for y in (q, k))
         q, v = q * self.k_dim**-0.5, rearrange(v, "b t (h v) -> b h t 1 v", h=self.heads)
-        beta = rearrange(self.beta_proj(x).to(q.dtype), "b t h -> b h t 1 1")
-        g = rearrange(self.decay(self.decay_proj(x)), "b t h -> b h t")
+        beta = rearrange(beta.to(q.dtype), "b t h -> b h t 1 1")
+        g = rearrange(self.decay(slow), "b t h -> b h t")
         beta, g = delta.masked(self.max_beta * beta.sigmoid(), g, ctx.mask)
         if memory is not None and x.shape[1] == 1:
             y, memory = delta.step(q, k[:, :, :, None], v, beta, g, memory)
         else:
             y, memory = delta.chunkwise(q, k[:, :, :, None], v, beta, g, memory)
-        z = rearrange(self.z_proj(x), "b t (h v) -> b t h v", h=self.heads)
+        z = rearrange(z, "b t (h v) -> b t h v", h=self.heads)
         y = self.norm(rearrange(y, "b h t v -> b t h v"), z).flatten(2).to(x.dtype)
         y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
         return Out(y, None if memory is None else GatedDeltaState(memory, tail))

@@ -24,6 +24,7 @@ from chimera.contract import Context, Hook, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import decay
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
+from chimera.ops.together import together
 
 CALL = label("linear")
 
@@ -87,8 +88,8 @@ class LinearAttention(Mixer):
 
     def forward(self, x: Tensor, ctx: Context, state: LinearState | None = None) -> Out:
         q, k, v = (
-            rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
+            rearrange(y, "b t (h k) -> b h t k", h=self.heads).contiguous()
+            for y in together(x, self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = feature(q), feature(k)
         k, _ = decay.masked(k, None, ctx.mask)

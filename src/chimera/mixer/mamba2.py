@@ -31,6 +31,7 @@ from chimera.ops import ssd
 from chimera.ops.channels import chunk_size
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
+from chimera.ops.together import together
 
 CALL = label("mamba2")
 EPS = 1e-5
@@ -106,12 +107,13 @@ class Mamba2(OfMamba2, Mixer):
 
     def forward(self, x: Tensor, ctx: Context, state: Mamba2State | None = None) -> Out:
         memory, tail = state or (None, None)
-        z, mixed = self.in_proj(x).split((self.inner, sum(self.widths)), -1)
+        joined, slow = together(x, self.in_proj, self.dt_proj)
+        z, mixed = joined.split((self.inner, sum(self.widths)), -1)
         mixed, tail = self.conv(mixed, tail, ctx.mask)
         u, b, c = mixed.split(self.widths, -1)
         u = widen(rearrange(u, "b t (h p) -> b h t p", h=self.heads))
         b, c = (rearrange(y, "b t (g n) -> b g t n", g=self.groups) for y in (b, c))
-        delta = ssd.masked(self.decay.steps(self.dt_proj(x)), ctx.mask)
+        delta = ssd.masked(self.decay.steps(slow), ctx.mask)
         g = (self.decay.rates() * delta).mT
         v = u * delta.mT[..., None]
         if memory is not None and x.shape[1] == 1:

@@ -34,6 +34,7 @@ from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
 from chimera.ops.precision import widen
 from chimera.ops.rk4 import CLASSIC, THREE_EIGHTHS, solve, solve_adjoint
+from chimera.ops.together import together
 
 #: One cache per evaluation of f, because each stage has its own keys and values.
 Caches = tuple[KVCache, ...]
@@ -120,9 +121,10 @@ class ODEAttention(SoftmaxMixer):
         """f(z, t); `call`, the index of this evaluation, selects its cache in decoding."""
         x = z.to(self.q_proj.weight.dtype)
         by_q, by_k, by_v, by_o = (1 + self.alpha * torch.sin(self.omega * t)).unbind()
-        q = self.heads.split(self.q_proj(x) * by_q, self.heads.h)
-        k = self.heads.split(self.k_proj(x) * by_k, self.heads.g)
-        v = self.heads.split(self.v_proj(x) * by_v, self.heads.g)
+        q, k, v = together(x, self.q_proj, self.k_proj, self.v_proj)
+        q = self.heads.split(q * by_q, self.heads.h)
+        k = self.heads.split(k * by_k, self.heads.g)
+        v = self.heads.split(v * by_v, self.heads.g)
         cache = None if caches is None else caches[call]
         y, cache = self.full_attention(q, k, v, ctx.pos, ctx.mask, cache, ctx)
         if caches is not None and cache is not None:

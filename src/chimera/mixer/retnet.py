@@ -33,6 +33,7 @@ from chimera.ops import decay
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
 from chimera.ops.rotary import phases, turn
+from chimera.ops.together import together
 
 CALL = label("retnet")
 
@@ -123,17 +124,15 @@ class Retention(Mixer):
         )
 
     def forward(self, x: Tensor, ctx: Context, state: RetentionState | None = None) -> Out:
-        q, k, v = (
-            proj(x).unflatten(2, (self.heads, -1)).transpose(1, 2).contiguous()
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        *parts, gate = together(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj)
+        q, k, v = (y.unflatten(2, (self.heads, -1)).transpose(1, 2).contiguous() for y in parts)
         q, k = self._rotated(q, k, ctx)
         layer = self.depth_shift and (self.depth_shift, self.site.logical(ctx.loop))  # 0: all equal
         once = f"retnet {self.heads} {self.rule} {layer} {wide(q)}"
         k, g = decay.masked(k, ctx.cached(once, lambda: self.log_decay(ctx.loop, q)), ctx.mask)
         y, s = self._retention(q, k, v, g, None if state is None else state.s)
         y = F.rms_norm(y, (self.v_dim,), eps=self.eps)
-        y = (y.transpose(1, 2).flatten(2) * F.silu(self.g_proj(x))).to(x.dtype)
+        y = (y.transpose(1, 2).flatten(2) * F.silu(gate)).to(x.dtype)
         y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
         return Out(y, None if s is None else RetentionState(s))
 

@@ -18,11 +18,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from chimera.ops.precision import autocast_off, wide, widen
+from chimera.ops.together import few_kernels
 
 #: Order of H below which one small matrix product is faster than butterflies (on one CPU core).
 RADIX = 16
-#: Devices that compute the stages as products: in place, each takes three kernels there.
-BY_PRODUCTS = ("cuda",)
 #: Orders of the first product and, in a compiled graph, of the others: it fuses sums of four.
 WIDEST = 64
 NARROW = 4
@@ -75,7 +74,7 @@ class _Butterfly(Function):
 
 
 def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
-    if x.device.type in BY_PRODUCTS or torch.compiler.is_compiling():
+    if few_kernels(x):  # in place, each stage takes three
         return _products(x, h, n)
     h = h[:RADIX, :RADIX]  # Sylvester's matrix of that order
     with autocast_off(x):

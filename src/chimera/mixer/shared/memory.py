@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from chimera.ops import decay
 from chimera.ops.delta import unit
 from chimera.ops.precision import wide
+from chimera.ops.together import together
 
 OpenFraction = Annotated[float, Gt(0), Lt(1)]
 
@@ -93,8 +94,8 @@ class FastWeightMemory(nn.Module):
     ) -> tuple[Float[Tensor, "b t v"], decay.State | None]:
         """Read of each token (in float32 or wider), after its own write, and the last memory."""
         q, k, v = (
-            rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
+            rearrange(y, "b t (h k) -> b h t k", h=self.heads).contiguous()
+            for y in together(x, self.q_proj, self.k_proj, self.v_proj)
         )
         if self.normalise:
             q = unit(q)

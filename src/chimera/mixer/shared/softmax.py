@@ -18,6 +18,7 @@ from torch import Tensor
 from chimera.contract import Context, Hook, Mixer, Parts, Site
 from chimera.ops import local
 from chimera.ops.attention import Heads, KVCache, allowed, attend, within
+from chimera.ops.together import together
 
 
 class SoftmaxMixer(Mixer):
@@ -81,10 +82,9 @@ class SoftmaxMixer(Mixer):
 
     def project(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v split into heads, before rotation by positions."""
-        q = self.heads.split(self.q_proj(x), self.heads.h)
-        k = self.heads.split(self.k_proj(x), self.heads.g)
-        v = self.heads.split(self.v_proj(x), self.heads.g)
-        return q, k, v
+        q, k, v = together(x, self.q_proj, self.k_proj, self.v_proj)
+        h, g = self.heads.h, self.heads.g
+        return self.heads.split(q, h), self.heads.split(k, g), self.heads.split(v, g)
 
     def full_attention(
         self,

@@ -10,6 +10,7 @@ keeps until the weight changes (`shared.codes`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -41,6 +42,30 @@ class Linear(nn.Linear):
     def __init__(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> None:
         super().__init__(d_in, d_out, bias=bias)
         self.role = role
+
+    def alike(self, other: nn.Module) -> bool:
+        """Whether one product can compute both layers, in training (`ops.together`)."""
+        return (
+            type(other) is type(self)
+            and (other.bias is None) == (self.bias is None)
+            and self.training
+            and not any((m._forward_hooks or m._forward_pre_hooks) for m in (self, other))
+        )
+
+    def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Linear]) -> tuple[Tensor, ...]:
+        """What layers that are alike give for x."""
+        weight = torch.cat([layer.quantised() for layer in layers])
+        bias = None if self.bias is None else torch.cat([layer.bias for layer in layers])
+        y = F.linear(self._multiplied(x), weight, bias)
+        return y.split([layer.out_features for layer in layers], -1)
+
+    def quantised(self) -> Float[Tensor, "o i"]:
+        """The weight of the forward pass."""
+        return self.weight
+
+    def _multiplied(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i"]:
+        """x as it is multiplied."""
+        return x
 
     def gguf(self) -> GGUF:
         """Weight and bias, in the values of the forward pass."""
@@ -102,6 +127,20 @@ class QuantisedLinear(Linear):
             return self.weight
         return straight(self.weight, self.rule.quantised(self.weight))
 
+    def alike(self, other: nn.Module) -> bool:
+        """A quantiser rounds the inputs of layers of one role alike."""
+        together = self.compute == "simulate" and super().alike(other)
+        return together and other.role == self.role
+
+    def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Linear]) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            for layer in layers[1:]:  # for the statistics that its grid keeps
+                layer._multiplied(x)
+        return super().joined(x, layers)
+
+    def _multiplied(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i"]:
+        return rounded(self.inputs, x)
+
     def rounded(self) -> Codes:
         """Codes of the weight, made once until it changes."""
         return self.kept.get(self.weight, lambda: prepared(*self._codes(), self.compute))
@@ -112,7 +151,7 @@ class QuantisedLinear(Linear):
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         if self.compute == "simulate":
-            return F.linear(rounded(self.inputs, x), self.quantised(), self.bias)
+            return F.linear(self._multiplied(x), self.quantised(), self.bias)
         y = self._product(*on_grid(self.inputs, widen(x)), self.rounded(), output_dtype(x))
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
