@@ -207,7 +207,22 @@ def beside_strong(g: Tensor) -> Tensor:
     return g
 
 
+@pytest.fixture(params=[(), ("cpu",)], ids=["many", "few"])
+def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CPU, and in few kernels as on a GPU."""
+    monkeypatch.setattr("chimera.ops.together.DEVICES", request.param)
+
+
+@named("ssd", "mesa")
+@pytest.mark.usefixtures("_kernels")
+@pytest.mark.parametrize("strength", [1.0, 3000.0])
+def test_chunks_in_few_kernels(of: Recurrence, strength: float) -> None:
+    x = leaves(of.inputs(70, 4, 3, lambda g: strength * g))
+    same(of.op.chunkwise(*x, chunk=16), of.oracle(*x), x)
+
+
 @named("ssd", "channels", "delta")
+@pytest.mark.usefixtures("_kernels")
 def test_float32_keeps_its_digits_beside_strong_decays(of: Recurrence) -> None:
     """Weights as differences of sums over a chunk, or over chunks, would be off by 0.6 %."""
     x = leaves(of.inputs(1024, 8, 8, beside_strong), torch.float32)
@@ -216,6 +231,7 @@ def test_float32_keeps_its_digits_beside_strong_decays(of: Recurrence) -> None:
         assert (mine - exact).abs().max() < 2e-6 * exact.abs().max()
 
 
+@pytest.mark.usefixtures("_kernels")
 @pytest.mark.parametrize("n", [1, 33, 1100])
 def test_states_are_carried_over_any_number_of_chunks(n: int) -> None:
     """Up to two levels of groups of 32; with and without a first state."""

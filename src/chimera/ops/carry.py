@@ -3,8 +3,8 @@
     S_{c+1} = exp(t_c) S_c + s_c,    c = 0 … n − 1,    t ≤ 0
 
 By matrix products over groups of chunks, without a loop over chunks. The weights between chunks are
-products of `ops.pairs`, so that none is the difference of two large sums: also in float32, a chunk
-that forgets everything costs its neighbours no digits.
+those of `ops.pairs`, or in few kernels of `decay.differences`: none is the difference of two large
+sums, so also in float32, a chunk that forgets everything costs its neighbours no digits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from chimera.ops.decay import differences
 from chimera.ops.pairs import Pairs, pairs
+from chimera.ops.together import few_kernels
 
 #: Number of chunks whose states one matrix product combines; longer sequences recurse on groups.
 GROUP = 32
@@ -51,6 +53,12 @@ def carry(
 
 def between(g: Float[Tensor, "n c"]) -> Pairs:
     """Weights exp(Σ_{r<i<s} g_i) between tokens r < s of a chunk, and sums to its ends."""
-    # Two tensors: torch.compile breaks its graph where a function is given one of them twice.
-    x, y = (torch.ones_like(g)[..., None, None] for _ in range(2))
-    return pairs(x, y, g[..., None])
+    if few_kernels(g):  # the levels of `pairs` are a dozen kernels each
+        total = F.pad(g.cumsum(-1), (1, 0))
+        apart = differences(g, total)
+        later = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool, device=g.device).tril(-1)
+        weights = apart[:, :-1].masked_fill(~later, float("-inf")).exp()
+        after = apart[:, -1:]
+        return Pairs(weights[None, None], total[:, :-1, None], after.mT, total[:, -1:])
+    ones = torch.ones_like(g)[..., None, None]
+    return pairs(ones, ones, g[..., None])
