@@ -15,9 +15,9 @@ from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary, threshold
-from chimera.quant.shared.codes import Compute, arithmetic
-from chimera.quant.shared.inputs import Bits, NormedPerToken, PerToken, Ties
-from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.codes import Compute
+from chimera.quant.shared.inputs import Bits, NormedPerToken, Ties
+from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
 
 
 class BitLinear158(TernaryLinear):
@@ -28,7 +28,7 @@ class BitEmbedding(TernaryEmbedding):
     """Embedding with a ternary table and one scale (TITAN eq. 17)."""
 
 
-class BitNet158:
+class BitNet158(Chosen):
     """Ternary weights, 8-bit activations (BitNet b1.58).
 
     Args:
@@ -43,8 +43,6 @@ class BitNet158:
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
-    quantises = True
-
     def __init__(
         self,
         *,
@@ -55,24 +53,14 @@ class BitNet158:
         compute: Compute = "simulate",
         ties: Ties | None = None,
     ) -> None:
+        super().__init__(embedding, head, ties, compute)
         self.rule = ternary({"absmean": absmean, "threshold": threshold}[ternarize])
-        self.ties: Ties | None = ties
-        self.compute = arithmetic(compute)
         self.bits = activation_bits
-        self.quantise_embedding = embedding
-        self.quantise_head = head
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         inputs = NormedPerToken(self.bits, self.ties)
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
         return BitLinear158(d_in, d_out, bias=False, **options)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if not self.quantise_embedding:
-            return Embedding(entries, dim)
+    def table(self, entries: int, dim: int) -> nn.Module:
         return BitEmbedding(entries, dim, self.rule)
-
-    def activation(self, dim: int) -> nn.Module:
-        return PerToken(self.bits, self.ties)

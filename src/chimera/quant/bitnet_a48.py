@@ -18,13 +18,13 @@ from torch import nn
 
 from chimera.contract import Fraction, Role
 from chimera.ops.ternary import absmean, ternary
-from chimera.quant.shared.codes import Compute, arithmetic
-from chimera.quant.shared.inputs import NormedPerToken, PerToken, Ties
-from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.codes import Compute
+from chimera.quant.shared.inputs import NormedPerToken, Ties
+from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
 from chimera.quant.shared.stages import NormedMean, NormedSparse, Stages
 
 
-class BitNetA48:
+class BitNetA48(Chosen):
     """Ternary weights, 4-bit activations, sparse 8-bit inputs of output layers (BitNet a4.8).
 
     Args:
@@ -36,8 +36,6 @@ class BitNetA48:
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
-    quantises = True
-
     def __init__(
         self,
         *,
@@ -47,16 +45,12 @@ class BitNetA48:
         compute: Compute = "simulate",
         ties: Ties | None = "away",
     ) -> None:
+        super().__init__(embedding, head, ties, compute)
         self.rule = ternary(absmean)
-        self.ties: Ties | None = ties
-        self.compute = arithmetic(compute)
+        self.bits = 8
         self.keep = keep
-        self.quantise_embedding = embedding
-        self.quantise_head = head
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         options: Any = {"role": role, "rule": self.rule, "compute": self.compute}
         return TernaryLinear(d_in, d_out, bias=False, inputs=self._inputs(role), **options)
 
@@ -68,10 +62,5 @@ class BitNetA48:
         late = NormedSparse(self.keep, self.ties) if sparse else NormedMean(4, self.ties)
         return Stages(early, late)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if not self.quantise_embedding:
-            return Embedding(entries, dim)
+    def table(self, entries: int, dim: int) -> nn.Module:
         return TernaryEmbedding(entries, dim, self.rule)
-
-    def activation(self, dim: int) -> nn.Module:
-        return PerToken(8, self.ties)

@@ -16,16 +16,16 @@ from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import BINARY
-from chimera.quant.shared.codes import Compute, arithmetic
+from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import Bits, PerToken, Ties
-from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
 
 
 class BinaryLinear(TernaryLinear):
     """Linear layer that uses the signs of its weights."""
 
 
-class BitNetB1:
+class BitNetB1(Chosen):
     """Binary weights, 8-bit activations (BitNet).
 
     Args:
@@ -37,8 +37,6 @@ class BitNetB1:
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
-    quantises = True
-
     def __init__(
         self,
         *,
@@ -48,25 +46,15 @@ class BitNetB1:
         compute: Compute = "simulate",
         ties: Ties | None = "away",
     ) -> None:
-        self.ties: Ties | None = ties
-        self.compute = arithmetic(compute)
+        super().__init__(embedding, head, ties, compute)
         self.bits = activation_bits
-        self.quantise_embedding = embedding
-        self.quantise_head = head
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         inputs = nn.Sequential(
             nn.LayerNorm(d_in, elementwise_affine=False), PerToken(self.bits, self.ties)
         )
         options: Any = {"role": role, "inputs": inputs, "rule": BINARY, "compute": self.compute}
         return BinaryLinear(d_in, d_out, bias=False, **options)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if not self.quantise_embedding:
-            return Embedding(entries, dim)
+    def table(self, entries: int, dim: int) -> nn.Module:
         return TernaryEmbedding(entries, dim, BINARY)
-
-    def activation(self, dim: int) -> nn.Module:
-        return PerToken(self.bits, self.ties)

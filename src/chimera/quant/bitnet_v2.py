@@ -18,15 +18,15 @@ from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary
-from chimera.quant.shared.codes import Compute, arithmetic
-from chimera.quant.shared.inputs import NormedPerToken, PerToken, Rotation, Ties, Transform
-from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.codes import Compute
+from chimera.quant.shared.inputs import NormedPerToken, Rotation, Ties, Transform
+from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
 from chimera.quant.shared.stages import LateBits, NormedMean, Stages
 
 ROTATED: frozenset[Role] = frozenset({"out", "down"})
 
 
-class BitNetV2:
+class BitNetV2(Chosen):
     """Ternary weights, 8-bit and then 4-bit activations after a Hadamard rotation (BitNet v2).
 
     Args:
@@ -39,8 +39,6 @@ class BitNetV2:
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
-    quantises = True
-
     def __init__(
         self,
         *,
@@ -51,17 +49,12 @@ class BitNetV2:
         compute: Compute = "simulate",
         ties: Ties | None = "away",
     ) -> None:
+        super().__init__(embedding, head, ties, compute)
         self.rule = ternary(absmean)
-        self.ties: Ties | None = ties
-        self.compute = arithmetic(compute)
         self.bits = activation_bits
         self.transform = transform
-        self.quantise_embedding = embedding
-        self.quantise_head = head
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         early = NormedPerToken(8, self.ties)
         grid = early if self.bits == 8 else Stages(early, NormedMean(self.bits, self.ties))
         rotation = [Rotation(d_in, self.transform)] if role in ROTATED else []
@@ -69,10 +62,5 @@ class BitNetV2:
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
         return TernaryLinear(d_in, d_out, bias=False, **options)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if not self.quantise_embedding:
-            return Embedding(entries, dim)
+    def table(self, entries: int, dim: int) -> nn.Module:
         return TernaryEmbedding(entries, dim, self.rule)
-
-    def activation(self, dim: int) -> nn.Module:
-        return PerToken(self.bits, self.ties)

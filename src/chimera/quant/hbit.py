@@ -16,9 +16,9 @@ from typing import Any, Literal
 from torch import nn
 
 from chimera.contract import Fraction, Role
-from chimera.quant.shared.codes import PER_CHANNEL, Compute, arithmetic
+from chimera.quant.shared.codes import PER_CHANNEL, Compute
 from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Rotation, Ties, Transform
-from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding
+from chimera.quant.shared.layers import Chosen, TernaryEmbedding
 from chimera.quant.shared.rows import RULE, HBitLinear, LSQLinear
 
 ROTATED: dict[str, frozenset[str]] = {
@@ -28,7 +28,7 @@ ROTATED: dict[str, frozenset[str]] = {
 }
 
 
-class HBit:
+class HBit(Chosen):
     """Hadamard rotation, 4-bit activations, ternary weights.
 
     Args:
@@ -47,8 +47,6 @@ class HBit:
             they need `activations=per_token`).
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
-
-    quantises = True
 
     def __init__(
         self,
@@ -70,15 +68,10 @@ class HBit:
         self.per_channel = activations == "per_channel"
         self.bits = activation_bits
         self.momentum = momentum
-        self.quantise_embedding = embedding
-        self.quantise_head = head
-        self.obstacle = PER_CHANNEL if self.per_channel else ""
-        self.ties: Ties | None = ties
-        self.compute = arithmetic(compute, self.obstacle)
+        obstacle = PER_CHANNEL if self.per_channel else ""
+        super().__init__(embedding, head, ties, compute, obstacle)
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         rotation = [Rotation(d_in, self.transform)] if role in self.rotated else []
         inputs = nn.Sequential(*rotation, self.activation(d_in))
         options: Any = {"role": role, "inputs": inputs, "compute": self.compute}
@@ -86,9 +79,7 @@ class HBit:
             return LSQLinear(d_in, d_out, **options)
         return HBitLinear(d_in, d_out, divide=self.ste == "lsq", **options)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if not self.quantise_embedding:
-            return Embedding(entries, dim)
+    def table(self, entries: int, dim: int) -> nn.Module:
         return TernaryEmbedding(entries, dim, RULE)
 
     def activation(self, dim: int) -> nn.Module:

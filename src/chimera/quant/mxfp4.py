@@ -15,10 +15,10 @@ from chimera.contract import Role
 from chimera.ops.minifloat import mx_scales
 from chimera.quant.shared.blocks import Blocks, rule
 from chimera.quant.shared.inputs import Ties
-from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
+from chimera.quant.shared.layers import Chosen, QuantisedEmbedding, QuantisedLinear
 
 
-class MXFP4:
+class MXFP4(Chosen):
     """FP4 weights and activations, a power of two per 32 values (OCP MXFP4), simulated.
 
     Args:
@@ -28,8 +28,6 @@ class MXFP4:
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
-    quantises = True
-
     def __init__(
         self,
         *,
@@ -38,21 +36,15 @@ class MXFP4:
         head: bool = False,
         ties: Ties | None = None,
     ) -> None:
-        self.ties: Ties | None = ties
+        super().__init__(embedding, head, ties)
         self.activations = activations
-        self.quantise_embedding = embedding
-        self.quantise_head = head
         self.rule = rule(mx_scales, rows=True)
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         inputs = self.activation(d_in) or nn.Identity()
         return QuantisedLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=self.rule)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if not self.quantise_embedding:
-            return Embedding(entries, dim)
+    def table(self, entries: int, dim: int) -> nn.Module:
         return QuantisedEmbedding(entries, dim, self.rule)
 
     def activation(self, dim: int) -> nn.Module | None:

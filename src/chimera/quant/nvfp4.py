@@ -19,10 +19,10 @@ from chimera.contract import Role
 from chimera.ops.minifloat import nv_scales
 from chimera.quant.shared.blocks import Blocks, rule
 from chimera.quant.shared.inputs import Ties
-from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
+from chimera.quant.shared.layers import Chosen, QuantisedEmbedding, QuantisedLinear
 
 
-class NVFP4:
+class NVFP4(Chosen):
     """FP4 weights and activations, an FP8 scale per 16 values and one above it (NVFP4), simulated.
 
     Args:
@@ -32,8 +32,6 @@ class NVFP4:
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
-    quantises = True
-
     def __init__(
         self,
         *,
@@ -42,24 +40,18 @@ class NVFP4:
         head: bool = False,
         ties: Ties | None = "away",
     ) -> None:
-        self.ties: Ties | None = ties
+        super().__init__(embedding, head, ties)
         self.activations = activations
-        self.quantise_embedding = embedding
-        self.quantise_head = head
         self.rules = {
             each: rule(partial(nv_scales, rows=each), rows=each) for each in (True, False)
         }
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         inputs = self.activation(d_in) or nn.Identity()
         weights = self.rules[False]
         return QuantisedLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=weights)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if not self.quantise_embedding:
-            return Embedding(entries, dim)
+    def table(self, entries: int, dim: int) -> nn.Module:
         return QuantisedEmbedding(entries, dim, self.rules[True])
 
     def activation(self, dim: int) -> nn.Module | None:

@@ -16,9 +16,9 @@ from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import ternary, twn
-from chimera.quant.shared.codes import Compute, arithmetic
+from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import Bits, PerToken, Ties
-from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
 
 FLOATS = (
     "quant.activation_bits=null leaves activations in full precision; set it to 8, or use"
@@ -26,7 +26,7 @@ FLOATS = (
 )
 
 
-class TernaryWeight:
+class TernaryWeight(Chosen):
     """Ternary weights (TWN).
 
     Args:
@@ -39,8 +39,6 @@ class TernaryWeight:
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
-    quantises = True
-
     def __init__(
         self,
         *,
@@ -50,25 +48,15 @@ class TernaryWeight:
         compute: Compute = "simulate",
         ties: Ties | None = None,
     ) -> None:
-        self.obstacle = FLOATS if activation_bits is None else ""
-        self.ties: Ties | None = ties
-        self.compute = arithmetic(compute, self.obstacle)
+        obstacle = FLOATS if activation_bits is None else ""
+        super().__init__(embedding, head, ties, compute, obstacle)
         self.bits = activation_bits
-        self.quantise_embedding = embedding
-        self.quantise_head = head
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         inputs = nn.Identity() if self.bits is None else PerToken(self.bits, self.ties)
         rule = ternary(twn)
         options: Any = {"role": role, "inputs": inputs, "rule": rule, "compute": self.compute}
         return TernaryLinear(d_in, d_out, bias=bias, **options)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if not self.quantise_embedding:
-            return Embedding(entries, dim)
+    def table(self, entries: int, dim: int) -> nn.Module:
         return TernaryEmbedding(entries, dim, ternary(twn, rows=True))
-
-    def activation(self, dim: int) -> nn.Module | None:
-        return None if self.bits is None else PerToken(self.bits, self.ties)

@@ -16,13 +16,13 @@ from torch import nn
 
 from chimera.contract import Fraction, Role
 from chimera.ops.ternary import integer
-from chimera.quant.shared.codes import PER_CHANNEL, Compute, arithmetic
+from chimera.quant.shared.codes import PER_CHANNEL, Compute
 from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Ties
 from chimera.quant.shared.layers import (
+    Chosen,
     Embedding,
     IntegerEmbedding,
     IntegerLinear,
-    Linear,
     QuantisedLinear,
 )
 
@@ -32,7 +32,7 @@ FLOATS = (
 )
 
 
-class Uniform:
+class Uniform(Chosen):
     """Integer weights, integer activations, or both.
 
     Args:
@@ -47,8 +47,6 @@ class Uniform:
             they need both widths and `activations=per_token`).
         ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
-
-    quantises = True
 
     def __init__(
         self,
@@ -66,25 +64,19 @@ class Uniform:
         self.per_channel = activations == "per_channel"
         self.bits = activation_bits
         self.momentum = momentum
-        self.quantise_embedding = embedding
-        self.quantise_head = head
         widths = weight_bits, activation_bits
-        self.obstacle = FLOATS if None in widths else PER_CHANNEL if self.per_channel else ""
-        self.ties: Ties | None = ties
-        self.compute = arithmetic(compute, self.obstacle)
+        obstacle = FLOATS if None in widths else PER_CHANNEL if self.per_channel else ""
+        super().__init__(embedding, head, ties, compute, obstacle)
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        if role == "head" and not self.quantise_head:
-            return Linear(d_in, d_out, bias=bias, role=role)
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         inputs = self._inputs(d_in)
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
         kind = QuantisedLinear if self.rule is None else IntegerLinear
         return kind(d_in, d_out, bias=bias, **options)
 
-    def embedding(self, entries: int, dim: int) -> nn.Module:
-        if self.rule is None or not self.quantise_embedding:
-            return Embedding(entries, dim)
-        return IntegerEmbedding(entries, dim, self.rule)
+    def table(self, entries: int, dim: int) -> nn.Module:
+        rule = self.rule
+        return Embedding(entries, dim) if rule is None else IntegerEmbedding(entries, dim, rule)
 
     def _inputs(self, d_in: int) -> nn.Module:
         if self.bits is None:

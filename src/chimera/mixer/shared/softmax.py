@@ -83,8 +83,8 @@ class SoftmaxMixer(Mixer):
     def project(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v split into heads, before rotation by positions."""
         q, k, v = together(x, self.q_proj, self.k_proj, self.v_proj)
-        h, g = self.heads.h, self.heads.g
-        return self.heads.split(q, h), self.heads.split(k, g), self.heads.split(v, g)
+        heads = self.heads
+        return heads.split(q, heads.h), heads.split(k, heads.g), heads.split(v, heads.g)
 
     def full_attention(
         self,

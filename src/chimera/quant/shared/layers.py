@@ -10,7 +10,7 @@ keeps until the weight changes (`shared.codes`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,8 @@ from chimera.ops.integer import Arithmetic, Codes, Grid, integer_linear, prepare
 from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
-from chimera.quant.shared.codes import CodeCache
-from chimera.quant.shared.inputs import on_grid, rounded
+from chimera.quant.shared.codes import CodeCache, Compute, arithmetic
+from chimera.quant.shared.inputs import PerToken, Ties, on_grid, rounded
 from chimera.quant.shared.packed import (
     PackedIntegerEmbedding,
     PackedIntegerLinear,
@@ -45,27 +45,20 @@ class Linear(nn.Linear):
 
     def alike(self, other: nn.Module) -> bool:
         """Whether one product can compute both layers, in training (`ops.together`)."""
-        return (
-            type(other) is type(self)
-            and (other.bias is None) == (self.bias is None)
-            and self.training
-            and not any((m._forward_hooks or m._forward_pre_hooks) for m in (self, other))
-        )
+        if type(other) is not type(self) or (other.bias is None) != (self.bias is None):
+            return False
+        hooks = any(m._forward_hooks or m._forward_pre_hooks for m in (self, other))
+        return self.training and not hooks
 
-    def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Linear]) -> tuple[Tensor, ...]:
+    def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Any]) -> tuple[Tensor, ...]:
         """What layers that are alike give for x."""
         weight = torch.cat([layer.quantised() for layer in layers])
         bias = None if self.bias is None else torch.cat([layer.bias for layer in layers])
-        y = F.linear(self._multiplied(x), weight, bias)
-        return y.split([layer.out_features for layer in layers], -1)
+        return F.linear(x, weight, bias).split([layer.out_features for layer in layers], -1)
 
     def quantised(self) -> Float[Tensor, "o i"]:
         """The weight of the forward pass."""
         return self.weight
-
-    def _multiplied(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i"]:
-        """x as it is multiplied."""
-        return x
 
     def gguf(self) -> GGUF:
         """Weight and bias, in the values of the forward pass."""
@@ -91,6 +84,42 @@ class Embedding(nn.Embedding):
     def gguf(self) -> GGUF:
         """The table, in the values of the forward pass."""
         return GGUF({"weight": self.table().detach()})
+
+
+class Chosen:
+    """Quantiser of linear layers, and of the head and the embedding table where a setting says so.
+
+    A subclass has `layer` and `table`, which make what is quantised.
+    """
+
+    quantises = True
+    bits: Any  # of the grid of activations; None without one
+    layer: Callable[[int, int, bool, Role], nn.Module]
+    table: Callable[[int, int], nn.Module]
+
+    def __init__(
+        self,
+        embedding: bool,
+        head: bool,
+        ties: Ties | None,
+        compute: Compute = "simulate",
+        obstacle: str = "",
+    ) -> None:
+        self.quantise_embedding = embedding
+        self.quantise_head = head
+        self.ties: Ties | None = ties
+        self.compute = arithmetic(compute, obstacle)
+
+    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
+        if role == "head" and not self.quantise_head:
+            return Linear(d_in, d_out, bias=bias, role=role)
+        return self.layer(d_in, d_out, bias, role)
+
+    def embedding(self, entries: int, dim: int) -> nn.Module:
+        return self.table(entries, dim) if self.quantise_embedding else Embedding(entries, dim)
+
+    def activation(self, dim: int) -> nn.Module | None:
+        return None if self.bits is None else PerToken(self.bits, self.ties)
 
 
 class QuantisedLinear(Linear):
@@ -123,23 +152,19 @@ class QuantisedLinear(Linear):
 
     def quantised(self) -> Float[Tensor, "o i"]:
         """Ŵ, with a straight-through gradient to the latent weight."""
-        if self.rule is None:
-            return self.weight
-        return straight(self.weight, self.rule.quantised(self.weight))
+        w = self.weight
+        return w if self.rule is None else straight(w, self.rule.quantised(w))
 
     def alike(self, other: nn.Module) -> bool:
         """A quantiser rounds the inputs of layers of one role alike."""
         together = self.compute == "simulate" and super().alike(other)
         return together and other.role == self.role
 
-    def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Linear]) -> tuple[Tensor, ...]:
+    def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Any]) -> tuple[Tensor, ...]:
         with torch.no_grad():
             for layer in layers[1:]:  # for the statistics that its grid keeps
-                layer._multiplied(x)
-        return super().joined(x, layers)
-
-    def _multiplied(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i"]:
-        return rounded(self.inputs, x)
+                rounded(layer.inputs, x)
+        return super().joined(rounded(self.inputs, x), layers)
 
     def rounded(self) -> Codes:
         """Codes of the weight, made once until it changes."""
@@ -151,7 +176,7 @@ class QuantisedLinear(Linear):
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         if self.compute == "simulate":
-            return F.linear(self._multiplied(x), self.quantised(), self.bias)
+            return F.linear(rounded(self.inputs, x), self.quantised(), self.bias)
         y = self._product(*on_grid(self.inputs, widen(x)), self.rounded(), output_dtype(x))
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
