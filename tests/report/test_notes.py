@@ -101,6 +101,16 @@ def test_a_row_has_a_line_for_each_rule_of_evaluation(tmp_path: Path) -> None:
     ranked = {(p.first.name, p.second.name): p.agrees for p in results.pairs}
     assert ranked == {("qdyt", "layernorm"): False, ("qdyt_token_mean", "layernorm"): True}
     assert len(results.cells) == 6  # no runs of their own
+
+    def both(row: str, seed: int, made: Record) -> Record:
+        return made | {"other_rules": {"token_mean": {"val/perplexity": 17.0 + 2 * seed}}}
+
+    other = {("static_tanh", 0): 24.0, ("static_tanh", 1): 25.0, ("static_tanh", 2): 23.0}
+    make(TABLE, other, told=both)
+    named = {(p.first.name, p.second.name) for p in read_results(TABLE, OVERRIDES, [0, 1]).pairs}
+    assert ("qdyt", "static_tanh") in named
+    assert ("qdyt_token_mean", "static_tanh_token_mean") in named
+    assert not named & {("qdyt", "static_tanh_token_mean"), ("qdyt_token_mean", "static_tanh")}
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert "QDyT; the same runs evaluated with the token mean (`qdyt_token_mean`) | 19.3 |" in text
     line = read_results(TABLE, OVERRIDES, [0, 1, 2]).lines[-1]

@@ -229,6 +229,11 @@ class Line:
     runs_of: str = ""
 
     @property
+    def rule(self) -> str:
+        """By which its runs were evaluated; empty for that of their configuration."""
+        return self.name.removeprefix(self.runs_of) if self.runs_of else ""
+
+    @property
     def values(self) -> dict[int, float]:
         """Values of the finished runs by seed."""
         return _values(self.cells)
@@ -443,12 +448,18 @@ def _values(row_cells: Sequence[Cell]) -> dict[int, float]:
 
 
 def _pairs(lines: Sequence[Line], better: str, *, test: bool) -> tuple[Pair, ...]:
-    """All pairs of rows that the paper ranks and that have a common finished seed."""
+    """All pairs of rows that the paper ranks and that have a common finished seed.
+
+    Of rows whose runs were evaluated by several rules, lines of the same rule make a pair.
+    """
     sign = -1.0 if better == "lower" else 1.0
     pairs = []
+    ruled = {line.runs_of for line in lines}
     for a, b in combinations([line for line in lines if line.published], 2):
         assert a.published is not None
         assert b.published is not None
+        if a.rule != b.rule and {a.runs_of or a.name, b.runs_of or b.name} <= ruled:
+            continue
         gap = sign * (a.published.value - b.published.value)
         first, second = (a, b) if gap > 0 else (b, a)
         difference = paired(
