@@ -122,7 +122,8 @@ def clip(axis: Axes) -> None:
         finite += losses[np.isfinite(losses)].tolist()
     low, high = axis.get_ylim()
     if finite and max(finite) < high:
-        axis.set_ylim(low, max(finite) + 0.03 * (max(finite) - low))
+        room = 0.05 * (max(finite) - min(finite))  # matplotlib's is of the first losses, too
+        axis.set_ylim(max(low, min(finite) - room), max(finite) + room)
 
 
 def plain_log(axis: Axes) -> None:
