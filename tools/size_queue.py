@@ -37,7 +37,7 @@ RATES, RATE_STEPS, RATE_SEED = "5e-4,1e-3,2e-3", 600, 100
 SMALL = ((128, 4, 2, 500, 6e-3), (256, 6, 4, 1000, 3e-3), (512, 8, 8, 2000, 1.5e-3))
 TEXT = ("data=text", f"data.path={ROOT / '.gpu' / 'text' / 'documentation.jsonl.zst'}")
 #: Where the runs are, apart from others, whose records are not this queue's to keep.
-RUNS = Path(os.environ.setdefault("CHIMERA_RUNS", str(ROOT / "runs" / "size")))
+RUNS = Path(os.environ.get("CHIMERA_RUNS", ROOT / "runs" / "size"))
 #: Seconds that a stopped run has to save itself.
 GRACE = 30
 
@@ -83,6 +83,7 @@ def main() -> int:
     given = parser.parse_args(sys.argv[1:cut])
     if unknown := {*given.stages} - {*stages}:
         parser.error(f"no stage {', '.join(unknown)}; there are {', '.join(stages)}")
+    os.environ["CHIMERA_RUNS"] = str(RUNS)  # of the processes that train
     end = time.monotonic() + given.seconds
     usual = [f"scale={given.scale}", *(sys.argv[cut + 1 :] or TEXT)]
     for stage in given.stages or stages:
