@@ -225,4 +225,4 @@ def test_missing_packages_are_one_line(
 ) -> None:
     monkeypatch.setattr(hf_settings, "find_spec", lambda name: None)
     given = ["task=causal_lm", "model=hf", f"model.name={place}", "model.dtype=nf4", "adapter=lora"]
-    refused(train, given, "needs bitsandbytes and accelerate: pip install", read=True)
+    refused(train, given, "needs a GPU, bitsandbytes and accelerate: pip install", read=True)

@@ -80,7 +80,7 @@ class HuggingFace:
         missing = [name for name in ("bitsandbytes", "accelerate") if find_spec(name) is None]
         if self.dtype == FOUR_BIT and missing:
             raise UserError(
-                f"model.dtype={self.dtype} needs {' and '.join(missing)}: pip install -c"
+                f"model.dtype={self.dtype} needs a GPU, {' and '.join(missing)}: pip install -c"
                 " constraints.txt '.[four_bit]'"
             )
 

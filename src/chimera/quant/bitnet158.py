@@ -17,7 +17,7 @@ from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary, threshold
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import Bits, NormedPerToken, Ties
-from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
 
 
 class BitLinear158(TernaryLinear):
@@ -28,7 +28,7 @@ class BitEmbedding(TernaryEmbedding):
     """Embedding with a ternary table and one scale (TITAN eq. 17)."""
 
 
-class BitNet158(Chosen):
+class BitNet158(LayerQuantiser):
     """Ternary weights, 8-bit activations (BitNet b1.58).
 
     Args:

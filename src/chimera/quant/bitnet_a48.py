@@ -20,11 +20,11 @@ from chimera.contract import Fraction, Role
 from chimera.ops.ternary import absmean, ternary
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import NormedPerToken, Ties
-from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
 from chimera.quant.shared.stages import NormedMean, NormedSparse, Stages
 
 
-class BitNetA48(Chosen):
+class BitNetA48(LayerQuantiser):
     """Ternary weights, 4-bit activations, sparse 8-bit inputs of output layers (BitNet a4.8).
 
     Args:

@@ -18,14 +18,14 @@ from chimera.contract import Role
 from chimera.ops.ternary import BINARY
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import Bits, PerToken, Ties
-from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
 
 
 class BinaryLinear(TernaryLinear):
     """Linear layer that uses the signs of its weights."""
 
 
-class BitNetB1(Chosen):
+class BitNetB1(LayerQuantiser):
     """Binary weights, 8-bit activations (BitNet).
 
     Args:

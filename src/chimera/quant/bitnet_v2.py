@@ -20,13 +20,13 @@ from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import NormedPerToken, Rotation, Ties, Transform
-from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
 from chimera.quant.shared.stages import LateBits, NormedMean, Stages
 
 ROTATED: frozenset[Role] = frozenset({"out", "down"})
 
 
-class BitNetV2(Chosen):
+class BitNetV2(LayerQuantiser):
     """Ternary weights, 8-bit and then 4-bit activations after a Hadamard rotation (BitNet v2).
 
     Args:

@@ -18,7 +18,7 @@ from torch import nn
 from chimera.contract import Fraction, Role
 from chimera.quant.shared.codes import PER_CHANNEL, Compute
 from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Rotation, Ties, Transform
-from chimera.quant.shared.layers import Chosen, TernaryEmbedding
+from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding
 from chimera.quant.shared.rows import RULE, HBitLinear, LSQLinear
 
 ROTATED: dict[str, frozenset[str]] = {
@@ -28,7 +28,7 @@ ROTATED: dict[str, frozenset[str]] = {
 }
 
 
-class HBit(Chosen):
+class HBit(LayerQuantiser):
     """Hadamard rotation, 4-bit activations, ternary weights.
 
     Args:

@@ -15,10 +15,10 @@ from chimera.contract import Role
 from chimera.ops.minifloat import mx_scales
 from chimera.quant.shared.blocks import Blocks, rule
 from chimera.quant.shared.inputs import Ties
-from chimera.quant.shared.layers import Chosen, QuantisedEmbedding, QuantisedLinear
+from chimera.quant.shared.layers import LayerQuantiser, QuantisedEmbedding, QuantisedLinear
 
 
-class MXFP4(Chosen):
+class MXFP4(LayerQuantiser):
     """FP4 weights and activations, a power of two per 32 values (OCP MXFP4), simulated.
 
     Args:

@@ -19,10 +19,10 @@ from chimera.contract import Role
 from chimera.ops.minifloat import nv_scales
 from chimera.quant.shared.blocks import Blocks, rule
 from chimera.quant.shared.inputs import Ties
-from chimera.quant.shared.layers import Chosen, QuantisedEmbedding, QuantisedLinear
+from chimera.quant.shared.layers import LayerQuantiser, QuantisedEmbedding, QuantisedLinear
 
 
-class NVFP4(Chosen):
+class NVFP4(LayerQuantiser):
     """FP4 weights and activations, an FP8 scale per 16 values and one above it (NVFP4), simulated.
 
     Args:

@@ -18,7 +18,7 @@ from chimera.contract import Role
 from chimera.ops.ternary import ternary, twn
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import Bits, PerToken, Ties
-from chimera.quant.shared.layers import Chosen, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
 
 FLOATS = (
     "quant.activation_bits=null leaves activations in full precision; set it to 8, or use"
@@ -26,7 +26,7 @@ FLOATS = (
 )
 
 
-class TernaryWeight(Chosen):
+class TernaryWeight(LayerQuantiser):
     """Ternary weights (TWN).
 
     Args:

@@ -19,10 +19,10 @@ from chimera.ops.ternary import integer
 from chimera.quant.shared.codes import PER_CHANNEL, Compute
 from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Ties
 from chimera.quant.shared.layers import (
-    Chosen,
     Embedding,
     IntegerEmbedding,
     IntegerLinear,
+    LayerQuantiser,
     QuantisedLinear,
 )
 
@@ -32,7 +32,7 @@ FLOATS = (
 )
 
 
-class Uniform(Chosen):
+class Uniform(LayerQuantiser):
     """Integer weights, integer activations, or both.
 
     Args:

@@ -86,7 +86,7 @@ class Embedding(nn.Embedding):
         return GGUF({"weight": self.table().detach()})
 
 
-class Chosen:
+class LayerQuantiser:
     """Quantiser of linear layers, and of the head and the embedding table where a setting says so.
 
     A subclass has `layer` and `table`, which make what is quantised.
@@ -157,8 +157,7 @@ class QuantisedLinear(Linear):
 
     def alike(self, other: nn.Module) -> bool:
         """A quantiser rounds the inputs of layers of one role alike."""
-        together = self.compute == "simulate" and super().alike(other)
-        return together and other.role == self.role
+        return self.compute == "simulate" and super().alike(other) and other.role == self.role
 
     def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Any]) -> tuple[Tensor, ...]:
         with torch.no_grad():
