@@ -22,7 +22,7 @@ from chimera.cli.command import command
 from chimera.config.tables import RATES, Table, Tried, best_rates, load, tables, tried
 from chimera.errors import UserError, library
 from chimera.paths import EXPERIMENTS
-from chimera.safe_io import write_atomic
+from chimera.safe_io import locked, write_atomic
 from chimera.types import NonNegativeInt, PositiveFloat
 
 WORDS = "<paper>/<table> [group=choice …] [key=value …]"
@@ -129,13 +129,14 @@ def rates(options: Rates, words: list[str]) -> int:
 
     lines = _tried(table, [f"scale={options.scale}", *overrides], sorted({*options.rates}), seeds)
     new = {(options.scale, line.row) for line in lines}
-    old = [line for line in tried(table.path) if line.scale != options.scale or options.rows]
-    every = [*(line for line in old if (line.scale, line.row) not in new), *lines]
     order = [row.name for row in (table.whole or table).rows]
-    every.sort(key=lambda line: (line.scale, order.index(line.row), line.rate, line.seed))
     file = EXPERIMENTS / f"{table.path}{RATES}"
-    frame = pd.DataFrame(every, dtype=object)
-    write_atomic(file, frame.to_csv(index=False, lineterminator="\n"))
+    with locked(file.parent):
+        old = [line for line in tried(table.path) if line.scale != options.scale or options.rows]
+        every = [*(line for line in old if (line.scale, line.row) not in new), *lines]
+        every.sort(key=lambda line: (line.scale, order.index(line.row), line.rate, line.seed))
+        frame = pd.DataFrame(every, dtype=object)
+        write_atomic(file, frame.to_csv(index=False, lineterminator="\n"))
     for row, rate in best_rates(lines, table.better).items():
         of_row = sorted((line for line in lines if line.row == row), key=lambda line: line.rate)
         end = " (at an end of the tried rates)" * (rate in (of_row[0].rate, of_row[-1].rate))

@@ -13,13 +13,10 @@ its configuration says, does not count.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import gzip
 import itertools
 import json
 import math
-import os
 import re
 import shlex
 import sys
@@ -39,6 +36,7 @@ from chimera.rundir.identity import identity, identity_settings, is_found_by_ide
 from chimera.rundir.steps import read
 from chimera.safe_io import (
     check_fields,
+    locked,
     make_folder,
     parse_json,
     read_json,
@@ -343,7 +341,7 @@ def _write(folder: Path, found: Sequence[Record], overwrite: bool) -> list[Recor
         UserError: the folder's records cannot be read, or it has another record of a run.
     """
     make_folder(folder, of=folder, key="to")
-    with _locked(folder):
+    with locked(folder):
         kept = {each: _record(folder, each) for each in _lines(folder / RUNS)}
         new = []
         for record in found:
@@ -481,18 +479,6 @@ def _checked(values: dict[str, Any], digits: str, folder: Path, where: object) -
 
 def _is_number(value: object) -> bool:
     return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing the folder's records."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
 
 
 def portable(text: str) -> str:

@@ -202,7 +202,7 @@ class StepSnapshot(Callback):
         self.step = -1
         self.updating = False  # between the check of the gradients and the end of the batch
         self._inside = self._rewinding = False
-        self._loops: dict[str, Any] = {}
+        self._loop: dict[str, Any] = {}
         self._callbacks: dict[str, Any] = {}
         self._live: list[Tensor] = []
         self._kept: list[Tensor] = []
@@ -265,13 +265,12 @@ class StepSnapshot(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if self._rewinding and self.intact(trainer):
-            checkpoint["loops"] = self._loops
+            checkpoint["loops"]["fit_loop"] = self._loop
             checkpoint["callbacks"] = self._callbacks
 
     def _take(self, trainer: pl.Trainer) -> None:
-        # What Lightning itself puts into a checkpoint; it offers no public way to these two alone.
-        connector = trainer._checkpoint_connector
-        self._loops = copy.deepcopy(connector._get_loops_state_dict())
+        self._loop = trainer.fit_loop.state_dict()
+        # What Lightning itself puts into a checkpoint; it offers no public way to this alone.
         self._callbacks = copy.deepcopy(_call_callbacks_state_dict(trainer))
         self.step = trainer.global_step
         self._inside = self.updating = False
