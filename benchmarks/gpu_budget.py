@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.gpu.fused import attention, batch_of, fused, kernels_in
+from benchmarks.gpu.fused import attention, batch_of, factors, fused, kernels_in
 from benchmarks.gpu.job import HALF
 from benchmarks.gpu.loop import loop
 from benchmarks.gpu.rates import CARDS, LAUNCH, START, seconds
@@ -38,7 +38,7 @@ from benchmarks.gpu.steps import PRESETS, Preset
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.model.assemble import unfilled
-from chimera.ops import scan, together
+from chimera.ops import recurrence, scan, together
 from chimera.ops.flops import _OURS, _kind
 from chimera.ops.step_numbers import HostCopy
 from chimera.optim.optimizer import build, groups
@@ -112,7 +112,7 @@ class Budget(TorchDispatchMode):
         self.kernels += kernels
         self.bytes += moved
         self.flops += flops
-        dtype = (given or made)[0].dtype
+        dtype = factors(func._overloadpacket, given or made)
         for card in CARDS:
             spent = kernels * START + seconds(card, moved, flops, dtype)
             self.seconds[card] += spent
@@ -144,7 +144,7 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
         for owner, name, value in (
             (F, "scaled_dot_product_attention", attention), (F, "dropout", dropout),
             (together, "DEVICES", ("cpu",)),
-            (scan, "WIDTH_CPU", scan.WIDTH_GPU),
+            (scan, "WIDTH_CPU", scan.WIDTH_GPU), (recurrence, "sound", lambda *_: True),
             (clip_grad, "_has_foreach_support", lambda *_: True),
             (HostCopy, "tolist", lambda copy: [1.0] * len(copy._numbers)),
         ):  # fmt: skip

@@ -33,14 +33,14 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.virtualized import V
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from benchmarks.gpu.rates import START, seconds
 from benchmarks.gpu.steps import Preset
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
 from chimera.model.compiled import FUSION
-from chimera.ops import scan
+from chimera.ops import recurrence, scan
 from chimera.ops.flops import _OURS, _kind
 from chimera.task.base import Task
 from chimera.train.build import build_task
@@ -99,6 +99,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
         low = torch.autocast("cpu", half.get(preset.precision), enabled=preset.precision in half)
         with (
             patch.object(scan, "WIDTH_CPU", scan.WIDTH_GPU),
+            patch.object(recurrence, "sound", lambda *_: True),
             patch.object(F, "scaled_dot_product_attention", attention),
         ):
             with low:
@@ -150,8 +151,29 @@ def product(made: Any) -> tuple[float, torch.dtype]:
     given = (origin.args, origin.kwargs)
     args, kwargs = tree_map_only(torch.fx.Node, lambda node: node.meta["val"], given)
     result = {} if packet in _OURS else {"out_val": origin.meta["val"]}
-    dtype = next(x.dtype for x in tree_leaves(args) if isinstance(x, Tensor))
-    return count(*args, **kwargs, **result), dtype
+    return count(*args, **kwargs, **result), factors(packet, args)
+
+
+def factors(packet: Any, args: Any) -> torch.dtype:
+    """In which a product takes its factors; TF32 of a recurrence counts as float32."""
+    first = next((x.dtype for x in tree_leaves(args) if isinstance(x, Tensor)), torch.float32)
+    return torch.float32 if "chimera::recurrence" in str(packet) else first
+
+
+@register_flop_formula(torch.ops.chimera.recurrence, get_raw=True)
+def recurrence_flops(q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, **_: Any) -> int:
+    """Products with queries, keys and the state, in chunks of c tokens; not the inverse."""
+    c, k_dim, v_dim = g.shape[-1], q.shape[-1], v.shape[-1]
+    per_token = c * (k_dim + v_dim) + 2 * k_dim * v_dim
+    if beta is not None:
+        per_token += c * (k_dim + v_dim) + k_dim * v_dim
+    return 2 * per_token * v.shape[:3].numel()
+
+
+@register_flop_formula(torch.ops.chimera.recurrence_backward, get_raw=True)
+def recurrence_backward_flops(do: Tensor, *args: Any, **_: Any) -> int:
+    """Twice the forward pass; what is computed again is no work of the model."""
+    return 2 * recurrence_flops(*args[:5])
 
 
 def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:

@@ -25,7 +25,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from chimera.ops import fused
+from chimera.ops import fused, recurrence
 from chimera.ops.precision import autocast_off, wide
 
 #: Number of chunks whose states one matrix product combines; longer sequences recurse on groups.
@@ -83,6 +83,9 @@ def chunkwise(
         raise ValueError("causal=False takes no state: pass state=None, or causal=True")
     if causal and v.dtype == torch.bfloat16 and fused.suits(q, v, g):
         return fused.decayed(q, k, v, g, state)
+    if causal and state is None and recurrence.serves(q, v, rule=False):
+        rates = v.new_zeros(()) if g is None else g if g.ndim == 3 else g[:, None]
+        return recurrence.chunkwise(q, k, v, rates.expand(v.shape[:3])), None
     tokens = q.shape[2]
     q, k, v, g, state = _widen(q, k, v, g, state)
     with autocast_off(q):

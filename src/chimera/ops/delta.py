@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chimera.ops import fused
+from chimera.ops import fused, recurrence
 from chimera.ops.decay import LONG, differences
 from chimera.ops.precision import autocast_off, wide, widen
 
@@ -86,6 +86,9 @@ def chunkwise(
     simple = between is None and beta.shape[-1] == 1 and q.shape[1] == k.shape[1]
     if simple and fused.suits(q, v, decay):
         return fused.delta(q, k, v, beta, decay, state)
+    if simple and k.shape[3] == 1 and state is None and recurrence.serves(q, v, rule=True):
+        g = v.new_zeros(v.shape[:3]) if decay is None else decay
+        return recurrence.chunkwise(q, k[:, :, :, 0], v[:, :, :, 0], g, beta[..., 0, 0]), None
     tokens, dtype = q.shape[2], wide(q, v)
     shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])
     size = min(chunk or max(1, STEPS // k.shape[3]), tokens)

@@ -102,11 +102,22 @@ def scaled(
 
 
 @cache
-def gpu(device: torch.device) -> ModuleType | None:
-    """`packed_triton` if it serves on a device, else None.
+def gpu(
+    device: torch.device,
+    name: str = "packed_triton",
+    otherwise: str = "packed layers multiply codes of one byte",
+    *of: int,
+) -> ModuleType | None:
+    """A module of kernels in Triton if it serves on a device, else None.
 
     It needs Triton, an NVIDIA GPU since Ampere, and CHIMERA_KERNELS other than 0. The first call
-    compiles the kernel, in some seconds, and compares its sums with exact ones.
+    compiles its kernels, in some seconds, and compares what they compute with what is right.
+
+    Args:
+        device: of the tensors.
+        name: of the module in `ops`; its `fault` says what is wrong on a device.
+        otherwise: what happens without it, for the log.
+        of: what `fault` asks beside the device.
     """
     if device.type != "cuda" or os.environ.get("CHIMERA_KERNELS") == "0":
         return None
@@ -114,11 +125,11 @@ def gpu(device: torch.device) -> ModuleType | None:
     if not nvidia or find_spec("triton") is None:
         return None
     try:
-        kernels = import_module("chimera.ops.packed_triton")
+        kernels = import_module(f"chimera.ops.{name}")
     except (ImportError, RuntimeError) as error:  # a Triton that this module does not fit
         fault: str | None = f"{type(error).__name__}: {error}"
     else:
-        if (fault := kernels.fault(device)) is None:
+        if (fault := kernels.fault(device, *of)) is None:
             return kernels
-    log.warning("packed layers multiply codes of one byte: Triton kernel on %s: %s", device, fault)
+    log.warning("%s: Triton kernel on %s: %s", otherwise, device, fault)
     return None

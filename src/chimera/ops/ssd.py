@@ -21,7 +21,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from chimera.ops import decay
+from chimera.ops import decay, recurrence
 from chimera.ops.carry import between, carry
 from chimera.ops.channels import chunk_size, chunked
 from chimera.ops.precision import autocast_off, wide
@@ -53,6 +53,8 @@ def chunkwise(
     Raises:
         ValueError: `chunk` is no power of two.
     """
+    if state is None and recurrence.serves(q, v, rule=False):
+        return recurrence.chunkwise(q, k, v, g), None
     tokens, groups, dtype = q.shape[2], q.shape[1], wide(q, v)
     b, h = v.shape[:2]
     size = chunk_size(chunk, tokens)

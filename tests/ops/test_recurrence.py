@@ -1,0 +1,102 @@
+"""The kernels of recurrences in Triton equal torch's own form; which inputs go to them.
+
+On a CPU they run in Triton's interpreter, where Triton is installed; its products are float32.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from chimera.ops import decay, delta, recurrence, ssd
+from tests.kit import grads
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+NAME = "chimera.ops.recurrence_triton"
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[ModuleType]:
+    """The module, interpreted; imported anew afterwards, by whoever wants it compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        for name in [*sys.modules]:  # Triton's own functions are interpreted if imported here
+            if name == NAME or (name + ".").startswith("triton.") and "._C" not in name:
+                patch.delitem(sys.modules, name)
+        yield import_module(NAME)
+        sys.modules.pop(NAME, None)
+
+
+def by_torch(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None) -> Tensor:
+    if beta is None:
+        return ssd.chunkwise(q, k, v, g)[0]
+    steps = k[:, :, :, None], v[:, :, :, None], beta[..., None, None]
+    return delta.chunkwise(q, *steps, g)[0]
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("groups", "t", "k", "v", "rule", "rate"),
+    [(2, 70, 48, 96, True, 0.3), (2, 33, 16, 24, False, 0.3), (1, 70, 128, 64, False, 0.3),
+     (2, 64, 16, 16, True, 1e4), (2, 5, 24, 16, True, 0.0)],
+)  # fmt: skip
+def test_kernels_equal_torch_in_float64(
+    kernels: ModuleType, groups: int, t: int, k: int, v: int, rule: bool, rate: float
+) -> None:
+    """Outputs and gradients, to 2e-6 of the largest; also where one key comes again and again."""
+    q, key = torch.randn(2, 1, t, groups, k).transpose(2, 3).unbind()
+    key = torch.nn.functional.normalize(key, dim=-1)
+    key[:, :, t // 2 :] = key[:, :, :1]
+    value, g = torch.randn(1, 2, t, v), -rate * torch.rand(1, 2, t)
+    parts = [q, key, value, g, *[torch.full((1, 2, t), 0.99)] * rule]
+    single = [x.clone().requires_grad_() for x in parts]
+    double = [x.double().requires_grad_() for x in parts]
+    got, want = recurrence.chunkwise(*single), by_torch(*double, *[None] * (not rule))
+    assert got.dtype == torch.float32
+    slope = torch.randn(got.shape)
+    found = [got, *grads((got * slope).sum(), single)]
+    right = [want, *grads((want * slope).sum(), double)]
+    for x, y in zip(found, right, strict=True):
+        assert (x - y).abs().max() <= 2e-6 * max(y.abs().max(), right[0].abs().max())
+
+
+@needs_triton
+def test_a_kernel_that_is_wrong_is_found(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = torch.device("cpu")
+    assert kernels.fault(cpu, 16, 24, True) is kernels.fault(cpu, 24, 16, False) is None
+    monkeypatch.setattr(kernels, "_by_torch", lambda q, k, v, g, beta=None: v * 2)
+    assert kernels.fault(cpu, 16, 24, True) is not None
+
+
+def test_which_inputs_go_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def sound(*of: object) -> bool:
+        asked.append(of)
+        return True
+
+    monkeypatch.setattr(recurrence, "sound", sound)
+    half, wide = torch.zeros(8, 8, 4, 16).bfloat16(), torch.zeros(8, 8, 4, 48)
+    assert recurrence.serves(half, wide, rule=True)
+    assert asked == [(torch.device("cpu"), 16, 48, True)]
+    assert not recurrence.serves(wide, wide, rule=True)
+    assert not recurrence.serves(half, wide.double(), rule=True)
+    assert not recurrence.serves(half.half(), wide, rule=True)
+    assert not recurrence.serves(half, wide[:1], rule=True)
+    assert not recurrence.serves(half, torch.zeros(8, 8, 4, 144), rule=True)
+
+
+def test_on_a_cpu_they_serve_nothing_and_break_no_graph() -> None:
+    q, v = torch.randn(8, 8, 40, 16).bfloat16(), torch.randn(8, 8, 40, 16)
+    g = -torch.rand(8, 8, 40)
+    call = torch.compile(lambda *x: decay.chunkwise(*x)[0], backend="eager", fullgraph=True)
+    assert torch.equal(call(q, q, v, g), decay.chunkwise(q, q, v, g)[0])
