@@ -28,7 +28,7 @@ def kernels() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         for name in [*sys.modules]:  # Triton's own functions are interpreted if imported here
-            if name == NAME or (name + ".").startswith("triton.") and "._C" not in name:
+            if name == NAME or ((name + ".").startswith("triton.") and "._C" not in name):
                 patch.delitem(sys.modules, name)
         yield import_module(NAME)
         sys.modules.pop(NAME, None)
