@@ -73,6 +73,8 @@ def test_a_kernel_that_is_wrong_is_found(
 ) -> None:
     cpu = torch.device("cpu")
     assert kernels.fault(cpu, 16, 24, True) is kernels.fault(cpu, 24, 16, False) is None
+    with torch.inference_mode():
+        assert kernels.fault(cpu, 16, 24, True) is None
     monkeypatch.setattr(kernels, "_by_torch", lambda q, k, v, g, beta=None: v * 2)
     assert kernels.fault(cpu, 16, 24, True) is not None
 
