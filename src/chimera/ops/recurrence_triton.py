@@ -66,6 +66,16 @@ def _inverse(a, rows, LEVELS: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _solved(key, value, size, h, inside, start, rows, LEVELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The inverse, y by the delta rule, and y / size as the token itself sees it."""
+    meet = _below(_dot(key, tl.trans(key)) * inside, rows)
+    apart = _inverse(size * meet, rows, LEVELS)
+    missing = value - start * _dot(key, h)
+    y = _dot(apart, size * missing)
+    return apart, y, missing - _dot(meet, y)
+
+
+@triton.jit
 def _tile(x, tokens, columns, stride, t, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     mask = (tokens < t)[:, None] & (columns < WIDTH)[None, :]
     return tl.load(x + tokens[:, None] * stride + columns[None, :], mask, other=0.0).to(tl.float32)
@@ -110,8 +120,7 @@ def _forward(  # type: ignore[no-untyped-def]
         tl.store(states + c * K * V + place, h, real)
         if DELTA:
             size = tl.load(beta + tokens * bt, tokens < t, other=0.0).to(tl.float32)[:, None]
-            apart = _inverse(_below(size * _dot(key, tl.trans(key)) * inside, rows), rows, LEVELS)
-            y = _dot(apart, size * (y - start * _dot(key, h)))
+            _, y, _ = _solved(key, y, size, h, inside, start, rows, LEVELS)
         query = _tile(q, tokens, keys, qt, t, K)
         out = start * _dot(query, h) + _dot(_dot(query, tl.trans(key)) * inside, y)
         _write(o, tokens, values, H * V, t, out, V)
@@ -149,15 +158,10 @@ def _backward(  # type: ignore[no-untyped-def]
         inside, start, end, whole = _decays(g + c * C, rows, C)
         h = tl.load(states + c * K * V + place, real, other=0.0)
         key = _tile(k, tokens, keys, kt, t, K)
-        value = _tile(v, tokens, values, vt, t, V)
-        y = value
+        y = _tile(v, tokens, values, vt, t, V)
         if DELTA:
             size = tl.load(beta + tokens * bt, tokens < t, other=0.0).to(tl.float32)[:, None]
-            meet = _below(_dot(key, tl.trans(key)) * inside, rows)
-            apart = _inverse(size * meet, rows, LEVELS)
-            missing = value - start * _dot(key, h)
-            y = _dot(apart, size * missing)
-            missing -= _dot(meet, y)
+            apart, y, missing = _solved(key, y, size, h, inside, start, rows, LEVELS)
         query = _tile(q, tokens, keys, qt, t, K)
         out = _tile(do, tokens, values, ot, t, V)
         p = _dot(query, tl.trans(key)) * inside
