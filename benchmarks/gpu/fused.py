@@ -91,6 +91,8 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
     with (
         inductor.patch({"cpu_backend": "triton", "fx_graph_cache": False, **FUSION}),
         patch.object(ForeachKernelSchedulerNode, "group_nodes_for_combo_kernels", independent),
+        patch.object(ir, "is_cpu", lambda _: False),
+        patch.object(BaseSchedulerNode, "is_cpu", lambda _: False),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")

@@ -58,7 +58,7 @@ def ours(name: str, x: Inputs, form: str = "chunkwise") -> Tensor:
     if name == "mamba2":
         if form == "parallel":
             return decay.parallel(q.expand_as(v), k.expand_as(v), v, g)[0]
-        return ssd.chunkwise(q, k, v, g)[0]
+        return ssd.chunkwise(q, k, v, g, torch.ones_like(g))[0]
     if name == "gla":
         return getattr(channels, form)(q, k, v, g)[0]
     if name == "kda":

@@ -29,10 +29,10 @@ EXACT = 1e-10
 
 
 def of_ssd(g: Tensor, k: int, v: int) -> Inputs:
-    """q, k, v, g, state: two groups of heads that share queries and keys."""
+    """q, k, v, g, Δ, state: two groups of heads that share queries and keys."""
     b, h, t = g.shape
     q, keys = torch.randn(2, b, h // 2, t, k)
-    return [q, keys, torch.randn(b, h, t, v), g, torch.randn(b, h, k, v)]
+    return [q, keys, torch.randn(b, h, t, v), g, torch.rand(b, h, t), torch.randn(b, h, k, v)]
 
 
 def of_decay(kind: str) -> Callable[[Tensor, int, int], Inputs]:
@@ -85,10 +85,10 @@ def of_mesa(g: Tensor, k: int, v: int) -> Inputs:
     return [q, keys, values, beta, g, 0.5 + torch.rand(h, k), state]
 
 
-def each_head(q: Tensor, k: Tensor, v: Tensor, g: Tensor, s: Tensor) -> Result:
+def each_head(q: Tensor, k: Tensor, v: Tensor, g: Tensor, size: Tensor, s: Tensor) -> Result:
     """A head at a time, each with its own copy of q and k."""
     q, k = (y.repeat_interleave(v.shape[1] // y.shape[1], 1) for y in (q, k))
-    return reference.recurrence(q, k, v, g, s)
+    return reference.recurrence(q, k, v * size[..., None], g, s)
 
 
 def low_rank(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor | None, *rest: Tensor) -> Result:

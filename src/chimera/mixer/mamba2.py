@@ -111,16 +111,15 @@ class Mamba2(OfMamba2, Mixer):
         z, mixed = joined.split((self.inner, sum(self.widths)), -1)
         mixed, tail = self.conv(mixed, tail, ctx.mask)
         u, b, c = mixed.split(self.widths, -1)
-        u = widen(rearrange(u, "b t (h p) -> b h t p", h=self.heads))
+        u = rearrange(u, "b t (h p) -> b t h p", h=self.heads)
         b, c = (rearrange(y, "b t (g n) -> b g t n", g=self.groups) for y in (b, c))
         delta = ssd.masked(self.decay.steps(slow), ctx.mask)
-        g = (self.decay.rates() * delta).mT
-        v = u * delta.mT[..., None]
+        given = c, b, u.transpose(1, 2), (self.decay.rates() * delta).mT, delta.mT
         if memory is not None and x.shape[1] == 1:
-            y, memory = ssd.step(c, b, v, g, memory)
+            y, memory = ssd.step(*given, memory)
         else:
-            y, memory = ssd.chunkwise(c, b, v, g, memory, chunk=self.chunk)
-        y = rearrange(y + u * self.D[:, None, None], "b h t p -> b t (h p)")
+            y, memory = ssd.chunkwise(*given, memory, chunk=self.chunk)
+        y = (y.transpose(1, 2) + widen(u) * self.D[:, None]).flatten(2)
         y = self._normed(y * F.silu(widen(z))).to(x.dtype)
         y = self.out_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
         return Out(y, None if memory is None else Mamba2State(memory, tail))

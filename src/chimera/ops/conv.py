@@ -62,7 +62,7 @@ def causal_conv(
     if mask is not None:
         y = _rows(y, _order(mask).argsort(dim=1))
     # A copy, because a view would keep the whole sequence in memory.
-    return y.to(x.dtype), padded[:, t:].clone()
+    return y, padded[:, t:].clone()
 
 
 class _Taps(Function):
@@ -77,16 +77,26 @@ class _Taps(Function):
         y = padded[:, :t] * taps[0] if bias is None else torch.addcmul(bias, padded[:, :t], taps[0])
         for j, tap in enumerate(taps[1:], 1):
             y.addcmul_(padded[:, j : j + t], tap)
-        return y
+        return y.to(padded.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         padded, weight = ctx.saved_tensors
-        g, t = grads[0], grads[0].shape[1]
-        of_padded, of_taps = torch.zeros_like(padded), torch.empty_like(weight)
-        product = torch.empty_like(g)
-        for j in range(weight.shape[1] - 1, -1, -1):  # the order in which autograd adds
-            part = slice(j, j + t)
-            of_padded[:, part] += torch.mul(g, weight[:, j], out=product).to(padded.dtype)
-            of_taps[:, j] = torch.mul(g, padded[:, part], out=product).sum((0, 1))
+        t, k = grads[0].shape[1], weight.shape[1]
+        if torch.compiler.is_compiling():
+            far = F.pad(grads[0], (0, 0, k - 1, k - 1))
+            far = far.as_strided(far.shape, far.stride())  # computed once, not for every tap
+            g = far[:, k - 1 : k - 1 + t].to(weight.dtype)
+            shifted = [far[:, k - 1 - j : t + 2 * (k - 1) - j] * weight[:, j] for j in range(k)]
+            of_padded = sum(shifted[1:], start=shifted[0]).to(padded.dtype)
+            parts = [(g * padded[:, j : j + t]).sum((0, 1)) for j in range(k)]
+            of_taps = torch.stack(parts, 1)
+        else:  # parts of one tensor; a graph would make it anew for every tap
+            g = grads[0].to(weight.dtype)
+            of_padded, of_taps = torch.zeros_like(padded), torch.empty_like(weight)
+            product = torch.empty_like(g)
+            for j in range(k - 1, -1, -1):  # the order in which autograd adds
+                part = slice(j, j + t)
+                of_padded[:, part] += torch.mul(g, weight[:, j], out=product).to(padded.dtype)
+                of_taps[:, j] = torch.mul(g, padded[:, part], out=product).sum((0, 1))
         return of_padded, of_taps, None if ctx.bias is None else g.sum((0, 1)).to(ctx.bias)

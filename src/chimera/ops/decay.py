@@ -85,7 +85,7 @@ def chunkwise(
         return fused.decayed(q, k, v, g, state)
     if causal and state is None and recurrence.serves(q, v, rule=False):
         rates = v.new_zeros(()) if g is None else g if g.ndim == 3 else g[:, None]
-        return recurrence.chunkwise(q, k, v, rates.expand(v.shape[:3])), None
+        return recurrence.chunkwise(q, k, v, rates.expand(v.shape[:3]), rule=False), None
     tokens = q.shape[2]
     q, k, v, g, state = _widen(q, k, v, g, state)
     with autocast_off(q):

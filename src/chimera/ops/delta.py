@@ -88,7 +88,8 @@ def chunkwise(
         return fused.delta(q, k, v, beta, decay, state)
     if simple and k.shape[3] == 1 and state is None and recurrence.serves(q, v, rule=True):
         g = v.new_zeros(v.shape[:3]) if decay is None else decay
-        return recurrence.chunkwise(q, k[:, :, :, 0], v[:, :, :, 0], g, beta[..., 0, 0]), None
+        given = q, k[:, :, :, 0], v[:, :, :, 0], g, beta[..., 0, 0]
+        return recurrence.chunkwise(*given, rule=True), None
     tokens, dtype = q.shape[2], wide(q, v)
     shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])
     size = min(chunk or max(1, STEPS // k.shape[3]), tokens)

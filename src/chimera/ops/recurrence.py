@@ -1,12 +1,12 @@
 """Recurrences of bf16 runs on a GPU by two kernels of our own (`recurrence_triton`).
 
     h_t = exp(g_t) h_{t−1} + k_t y_tᵀ,    o_t = h_tᵀ q_t,    from h = 0
-    y_t = v_t, or for the delta rule β_t (v_t − exp(g_t) h_{t−1}ᵀ k_t)
+    y_t = β_t v_t, or for the delta rule β_t (v_t − exp(g_t) h_{t−1}ᵀ k_t)
 
-They read q, k, v once and write o, and one state a chunk for the backward pass: torch's own form
-(`decay`, `delta`, `ssd`) moves several times as many bytes. They serve bf16 alone: products take
-factors in TF32, states and sums are float32. Kernels of flash-linear-attention (`fused`) come first
-where they serve.
+They read q, k, v once and write o, and one state a chunk for the backward pass, in bf16: torch's
+own form (`decay`, `delta`, `ssd`) moves several times as many bytes. They serve bf16 alone:
+products take factors in TF32, states and sums are float32. Kernels of flash-linear-attention
+(`fused`) come first where they serve.
 
 CHIMERA_KERNELS=0 turns them off.
 """
@@ -26,6 +26,8 @@ from chimera.ops.packed import gpu
 
 #: Tokens in a chunk, and the widest heads of which a program holds the state.
 CHUNK, WIDEST = 32, 128
+#: Of the states that the backward pass reads.
+STORED = torch.bfloat16
 #: With fewer sequences most of a card would be idle: a program walks a whole one.
 FEWEST = 64
 
@@ -60,6 +62,8 @@ def chunkwise(
     v: Float[Tensor, "b h t v"],
     g: Float[Tensor, "b h t"],
     beta: Float[Tensor, "b h t"] | None = None,
+    *,
+    rule: bool,
 ) -> Float[Tensor, "b h t v"]:
     """o in float32.
 
@@ -67,43 +71,47 @@ def chunkwise(
         q, k: queries and keys; adjacent value heads share one of n.
         v: values.
         g: log-decay before each token, ≤ 0.
-        beta: step sizes of the delta rule; None for no such rule.
+        beta: step sizes; None for 1, which the delta rule has not.
+        rule: the delta rule.
     """
     g = F.pad(g.double(), (0, -g.shape[-1] % CHUNK)).unflatten(-1, (-1, CHUNK)).cumsum(-1)
-    o: Tensor = forward(q, k, v, beta, g)[0]
+    o: Tensor = forward(q, k, v, beta, g, rule)[0]
     return o
 
 
 @torch.library.custom_op("chimera::recurrence", mutates_args=())
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, rule: bool
 ) -> tuple[Tensor, Tensor]:
     """o, and the states before each chunk; g [b h n c] are sums since the start of a chunk."""
-    o, states = _outputs(q, k, v, beta, g)
-    _kernels().forward(q, k, v, beta, g, o, states)
+    o, states = _outputs(q, k, v, beta, g, rule)
+    _kernels().forward(q, k, v, beta, g, o, states, rule)
     return o, states
 
 
 @forward.register_fake
-def _outputs(q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+def _outputs(
+    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, rule: bool
+) -> tuple[Tensor, Tensor]:
     wide = v.new_empty(v.transpose(1, 2).shape, dtype=torch.float32)
     states = (*g.shape[:3], q.shape[-1], v.shape[-1])
-    return wide.transpose(1, 2), v.new_empty(states, dtype=torch.float32)
+    return wide.transpose(1, 2), v.new_empty(states, dtype=STORED)
 
 
 @torch.library.custom_op("chimera::recurrence_backward", mutates_args=())
 def backward(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, states: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, states: Tensor,
+    rule: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of all arguments; those of shared queries and keys for each value head."""
-    grads = _gradients(do, q, k, v, beta, g, states)
-    _kernels().backward(do, q, k, v, beta, g, states, grads)
+    grads = _gradients(do, q, k, v, beta, g, states, rule)
+    _kernels().backward(do, q, k, v, beta, g, states, grads, rule)
     return grads
 
 
 @backward.register_fake
 def _gradients(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, states: Tensor
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, states: Tensor, rule: bool
 ) -> tuple[Tensor, ...]:
     b, h, t, _ = v.shape
     heads = [x.new_empty(b, t, h, x.shape[-1]).transpose(1, 2) for x in (q, k, v)]
@@ -112,14 +120,15 @@ def _gradients(
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(*inputs, output[1])
+    *given, ctx.rule = inputs
+    ctx.save_for_backward(*given, output[1])
 
 
 def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, beta, g, states = ctx.saved_tensors
-    *heads, dv, dbeta, dg = backward(do, q, k, v, beta, g, states)
+    *heads, dv, dbeta, dg = backward(do, q, k, v, beta, g, states, ctx.rule)
     dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in heads)
-    return dq, dk, dv, None if beta is None else dbeta.to(beta.dtype), dg.double()
+    return dq, dk, dv, None if beta is None else dbeta.to(beta.dtype), dg.double(), None
 
 
 torch.library.register_autograd("chimera::recurrence", _differentiate, setup_context=_keep)

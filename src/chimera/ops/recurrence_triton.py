@@ -3,13 +3,13 @@
 A program walks the chunks of one sequence with its state in registers. In a chunk of C tokens, with
 G the sums of g since its start, D_sr = exp(G_s − G_r) for r ≤ s, h the state before it:
 
-    y  = V, or for the delta rule (I + tril(β K Kᵀ ⊙ D, −1))⁻¹ β (V − exp(G) K h)
+    y  = β V, or for the delta rule (I + tril(β K Kᵀ ⊙ D, −1))⁻¹ β (V − exp(G) K h)
     o  = exp(G) Q h + (Q Kᵀ ⊙ D) y,      h ← exp(G_C) h + (exp(G_C − G) K)ᵀ y
 
-The forward pass stores h, the backward pass computes all else again. Sums of g come in float64, so
-that their differences are right however much a chunk forgets. Products take factors in TF32, which
-has three bits more than bf16, and sum in float32. The inverse merges pairs of inverted blocks, from
-single tokens upwards: unlike powers of the matrix, its entries stay bounded.
+The forward pass stores h in bf16, the backward pass computes all else again. Sums of g come in
+float64, so that their differences are right however much a chunk forgets. Products take factors in
+TF32, which has three bits more than bf16, and sum in float32. The inverse merges pairs of inverted
+blocks, from single tokens upwards: unlike powers of the matrix, its entries stay bounded.
 
 The gradient of G follows from the others: a token reads with exp(G) and writes with exp(−G), so it
 is q·dq + k·dk as a reader − k·dk as a writer.
@@ -29,7 +29,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.errors import TritonError
 
-from chimera.ops import decay, delta, recurrence
+from chimera.ops import delta, recurrence, ssd
 
 
 @triton.jit
@@ -97,7 +97,7 @@ def _forward(  # type: ignore[no-untyped-def]
     q, k, v, beta, g, o, states, t, n,
     qb, qh, qt, kb, kh, kt, vb, vh, vt, bb, bh, bt,
     H, GROUP, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, DELTA: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, SIZED: tl.constexpr, DELTA: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     b, head = program // H, program % H
@@ -117,10 +117,13 @@ def _forward(  # type: ignore[no-untyped-def]
         inside, start, end, whole = _decays(g + c * C, rows, C)
         key = _tile(k, tokens, keys, kt, t, K)
         y = _tile(v, tokens, values, vt, t, V)
-        tl.store(states + c * K * V + place, h, real)
-        if DELTA:
+        tl.store(states + c * K * V + place, h.to(states.dtype.element_ty), real)
+        if SIZED:
             size = tl.load(beta + tokens * bt, tokens < t, other=0.0).to(tl.float32)[:, None]
+        if DELTA:
             _, y, _ = _solved(key, y, size, h, inside, start, rows, LEVELS)
+        elif SIZED:
+            y *= size
         query = _tile(q, tokens, keys, qt, t, K)
         out = start * _dot(query, h) + _dot(_dot(query, tl.trans(key)) * inside, y)
         _write(o, tokens, values, H * V, t, out, V)
@@ -132,7 +135,7 @@ def _backward(  # type: ignore[no-untyped-def]
     do, q, k, v, beta, g, states, dq, dk, dv, dbeta, dg, t, n,
     ob, oh, ot, qb, qh, qt, kb, kh, kt, vb, vh, vt, bb, bh, bt,
     H, GROUP, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, DELTA: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, SIZED: tl.constexpr, DELTA: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     b, head = program // H, program % H
@@ -156,12 +159,16 @@ def _backward(  # type: ignore[no-untyped-def]
         c = n - 1 - i
         tokens = c * C + rows
         inside, start, end, whole = _decays(g + c * C, rows, C)
-        h = tl.load(states + c * K * V + place, real, other=0.0)
+        h = tl.load(states + c * K * V + place, real, other=0.0).to(tl.float32)
         key = _tile(k, tokens, keys, kt, t, K)
-        y = _tile(v, tokens, values, vt, t, V)
-        if DELTA:
+        missing = _tile(v, tokens, values, vt, t, V)
+        y = missing
+        if SIZED:
             size = tl.load(beta + tokens * bt, tokens < t, other=0.0).to(tl.float32)[:, None]
+        if DELTA:
             apart, y, missing = _solved(key, y, size, h, inside, start, rows, LEVELS)
+        elif SIZED:
+            y *= size
         query = _tile(q, tokens, keys, qt, t, K)
         out = _tile(do, tokens, values, ot, t, V)
         p = _dot(query, tl.trans(key)) * inside
@@ -176,8 +183,10 @@ def _backward(  # type: ignore[no-untyped-def]
         dh = whole * dh + _dot(tl.trans(start * query), out)
         if DELTA:
             dy = _dot(tl.trans(apart), dy)
+        if SIZED:
             tl.store(dbeta + tokens, tl.sum(dy * missing, 1), tokens < t)
             dy *= size
+        if DELTA:
             met = -_below(_dot(dy, tl.trans(y)) * inside, rows)
             reads = _dot(met, key) - start * _dot(dy, tl.trans(h))
             writes = _dot(tl.trans(met), key)
@@ -190,22 +199,23 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, o: Tensor, states: Tensor
-) -> None:
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, o: Tensor, states: Tensor,
+    rule: bool,
+) -> None:  # fmt: skip
     """Write o [b t h v] and states [b h n k v]; arguments as for `recurrence.forward`."""
     parts = [*map(_last_apart, (q, k, v)), v if beta is None else beta]
     strides = [x.stride(i) for x in parts for i in range(3)]
-    _launched(_forward, (*parts, g, o, states), strides, q, v, g, beta is not None)
+    _launched(_forward, (*parts, g, o, states), strides, q, v, g, beta is not None, rule)
 
 
 def backward(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, states: Tensor,
-    grads: tuple[Tensor, ...],
+    grads: tuple[Tensor, ...], rule: bool,
 ) -> None:  # fmt: skip
     """Write gradients: of q, k [b t h k], v [b t h v], beta [b h t] and g [b h n c]."""
     parts = [*map(_last_apart, (do, q, k, v)), v if beta is None else beta]
     strides = [x.stride(i) for x in parts for i in range(3)]
-    _launched(_backward, (*parts, g, states, *grads), strides, q, v, g, beta is not None)
+    _launched(_backward, (*parts, g, states, *grads), strides, q, v, g, beta is not None, rule)
 
 
 def _last_apart(x: Tensor) -> Tensor:
@@ -215,14 +225,14 @@ def _last_apart(x: Tensor) -> Tensor:
 
 def _launched(
     kernel: Any, tensors: tuple[Tensor, ...], strides: list[int], q: Tensor, v: Tensor, g: Tensor,
-    delta: bool,
+    sized: bool, rule: bool,
 ) -> None:  # fmt: skip
     (b, heads, t, width), (n, size) = v.shape, g.shape[2:]
     with torch.cuda.device_of(v):
         kernel[(b * heads,)](
             *tensors, t, n, *strides, H=heads, GROUP=heads // q.shape[1], K=q.shape[-1], V=width,
             BK=_power(q.shape[-1]), BV=_power(width), C=size, LEVELS=size.bit_length() - 1,
-            DELTA=delta, num_warps=8, num_stages=1,
+            SIZED=sized, DELTA=rule, num_warps=8, num_stages=1,
         )  # fmt: skip
 
 
@@ -244,20 +254,20 @@ def fault(device: torch.device, k: int, v: int, rule: bool) -> str | None:
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 2, 4, 48, k, generator=generator)
     parts = [query, F.normalize(key, dim=-1), torch.randn(2, 4, 48, v, generator=generator)]
-    parts += [-torch.rand(2, 4, 48, generator=generator), *[torch.full((2, 4, 48), 0.5)] * rule]
+    parts += [-torch.rand(2, 4, 48, generator=generator), torch.full((2, 4, 48), 0.5)]
     try:
         with torch.inference_mode(False), torch.enable_grad():  # whoever asks first
             leaves = [x.bfloat16().float().to(device).requires_grad_() for x in parts]
-            outputs = recurrence.chunkwise(*leaves), _by_torch(*leaves)
+            outputs = recurrence.chunkwise(*leaves, rule=rule), _by_torch(*leaves, rule=rule)
             got, want = ((o, *torch.autograd.grad(o.square().sum(), leaves)) for o in outputs)
             return None if all(map(_near, got, want)) else "wrong numbers"
     except (TritonError, RuntimeError, OSError, SubprocessError) as error:
         return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def _by_torch(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None = None) -> Tensor:
-    if beta is None:
-        return decay.chunkwise(q, k, v, g)[0]
+def _by_torch(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, rule: bool) -> Tensor:
+    if not rule:
+        return ssd.chunkwise(q, k, v, g, beta)[0]
     steps = k[:, :, :, None], v[:, :, :, None], beta[..., None, None]
     return delta.chunkwise(q, *steps, g)[0]
 

@@ -1,10 +1,10 @@
 """Decayed linear recurrence whose heads share queries and keys: Mamba-2's SSD (arXiv 2405.21060).
 
-    S_t = exp(g_t) S_{t−1} + k_t v_tᵀ,    o_t = S_tᵀ q_t,    g_t ≤ 0 per token and value head
+    S_t = exp(g_t) S_{t−1} + Δ_t k_t v_tᵀ,    o_t = S_tᵀ q_t,    g_t ≤ 0 per token and value head
 
 As `ops.decay` with a decay per token, where the r value heads of a group have the same q and k (the
-paper's multi-value heads, section 7.2; q is its C, k its B, v its Δ x). The products with q and k
-then are computed once per group, with the values of its heads side by side:
+paper's multi-value heads, section 7.2; q is its C, k its B, v its x). The products with q and k
+then are computed once per group, with the values V = Δ v of its heads side by side:
 
     O = ((Q Kᵀ) ⊙ L_h) V_h  +  Γ_h ⊙ (Q [S_1 … S_r])_h         within chunks, and from their starts
     [S_1 … S_r] ← decayed + Kᵀ [Γ'_1 V_1 … Γ'_r V_r]                                (section 6, 1–4)
@@ -24,7 +24,7 @@ from torch import Tensor
 from chimera.ops import decay, recurrence
 from chimera.ops.carry import between, carry
 from chimera.ops.channels import chunk_size, chunked
-from chimera.ops.precision import autocast_off, wide
+from chimera.ops.precision import autocast_off, wide, widen
 
 State = Float[Tensor, "b h k v"]
 
@@ -34,6 +34,7 @@ def chunkwise(
     k: Float[Tensor, "b n t k"],
     v: Float[Tensor, "b h t v"],
     g: Float[Tensor, "b h t"],
+    delta: Float[Tensor, "b h t"],
     state: State | None = None,
     *,
     chunk: int = 64,
@@ -44,6 +45,7 @@ def chunkwise(
         q, k: queries and keys of n groups; h is a multiple of n, heads of a group are adjacent.
         v: values of h heads.
         g: log-decay before each token.
+        delta: step sizes Δ.
         state: state before the first token. None: zeros, and no state is returned.
         chunk: tokens in a chunk, a power of two; changes only speed.
 
@@ -54,13 +56,13 @@ def chunkwise(
         ValueError: `chunk` is no power of two.
     """
     if state is None and recurrence.serves(q, v, rule=False):
-        return recurrence.chunkwise(q, k, v, g), None
+        return recurrence.chunkwise(q, k, v, g, delta, rule=False), None
     tokens, groups, dtype = q.shape[2], q.shape[1], wide(q, v)
     b, h = v.shape[:2]
     size = chunk_size(chunk, tokens)
     with autocast_off(q):
         q, k = (chunked(x.to(dtype), size, "b n (m c) k -> b n m c k") for x in (q, k))
-        v = chunked(v.to(dtype), size, "b h (m c) v -> b h m c v")
+        v = chunked(v.to(dtype) * delta[..., None], size, "b h (m c) v -> b h m c v")
         g = chunked(g.to(dtype)[..., None], size, "b h (m c) 1 -> (b h m) c")
         w, own = between(g), g.exp()[..., None]
         inside = w.products[0, 0] * own + torch.eye(size, dtype=dtype, device=g.device)
@@ -83,12 +85,13 @@ def step(
     k: Float[Tensor, "b n 1 k"],
     v: Float[Tensor, "b h 1 v"],
     g: Float[Tensor, "b h 1"],
+    delta: Float[Tensor, "b h 1"],
     state: State,
 ) -> tuple[Float[Tensor, "b h 1 v"], State]:
     """One token of the recurrence. Arguments and result as for `chunkwise`."""
     heads = v.shape[1] // q.shape[1]
     q, k = (repeat(x, "b n t k -> b (n r) t k", r=heads) for x in (q, k))
-    return decay.step(q, k, v, g, state)
+    return decay.step(q, k, widen(v) * delta[..., None], g, state)
 
 
 def masked(
