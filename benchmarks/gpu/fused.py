@@ -147,7 +147,9 @@ def product(made: Any) -> tuple[float, torch.dtype]:
     """FLOPs and type of the matrix product that makes a buffer; 0 where none does."""
     origin = made.get_origin_node() if isinstance(made, ir.ExternKernel) else None
     packet = getattr(getattr(origin, "target", None), "overloadpacket", None)
-    count = _OURS.get(packet) or flop_registry.get(packet)
+    # A rotation is no work of the model, as a product it takes its time.
+    known = torch.ops.aten.mm if packet is torch.ops.chimera.half_product else packet
+    count = _OURS.get(known) or flop_registry.get(known)
     if origin is None or count is None:
         return 0.0, torch.float32
     given = (origin.args, origin.kwargs)
@@ -163,11 +165,13 @@ def factors(packet: Any, args: Any) -> torch.dtype:
 
 
 @register_flop_formula(torch.ops.chimera.recurrence, get_raw=True)
-def recurrence_flops(q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, **_: Any) -> int:
+def recurrence_flops(
+    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, rule: bool, **_: Any
+) -> int:
     """Products with queries, keys and the state, in chunks of c tokens; not the inverse."""
     c, k_dim, v_dim = g.shape[-1], q.shape[-1], v.shape[-1]
     per_token = c * (k_dim + v_dim) + 2 * k_dim * v_dim
-    if beta is not None:
+    if rule:
         per_token += c * (k_dim + v_dim) + k_dim * v_dim
     return 2 * per_token * v.shape[:3].numel()
 
@@ -175,7 +179,7 @@ def recurrence_flops(q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, **_:
 @register_flop_formula(torch.ops.chimera.recurrence_backward, get_raw=True)
 def recurrence_backward_flops(do: Tensor, *args: Any, **_: Any) -> int:
     """Twice the forward pass; what is computed again is no work of the model."""
-    return 2 * recurrence_flops(*args[:5])
+    return 2 * recurrence_flops(*args[:5], args[6])
 
 
 def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:

@@ -239,12 +239,23 @@ def test_the_input_of_a_rotation_is_left_alone_and_may_be_strided() -> None:
 
 
 @pytest.mark.parametrize("transform", ["dense", "fast"])
-def test_a_rotation_in_bfloat16_sums_in_float32(transform: str) -> None:
-    x = torch.randn(64, 1024).bfloat16()
-    y = Rotation(1024, transform)(x)
-    assert y.dtype == torch.bfloat16
-    error = (y.double() - x.double() @ hadamard(1024)).abs().max()
-    assert error < 2**-8 * 4.5  # one rounding of values below 4.5
+@pytest.mark.parametrize("width", [1024, 96])
+@pytest.mark.parametrize("compiling", [False, True])
+def test_a_rotation_in_bfloat16_sums_in_float32(
+    transform: Any, width: int, compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as in a graph, which has no butterflies; the gradient is rounded once, to bf16."""
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: compiling)
+    rotation, n = Rotation(width, transform), block(width)
+    x = torch.randn(64, width).bfloat16().requires_grad_()
+    slope = torch.randn(64, width).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = rotation(x)
+    (g,) = grads((y * slope).sum(), [x])
+    assert (y.dtype, g.dtype) == (torch.float32, torch.bfloat16)
+    want, of_slope = ((z.double().view(-1, n) @ hadamard(n)).view(y.shape) for z in (x, slope))
+    close(y.double(), want, 1e-5)
+    assert (g - of_slope).abs().max() < 2**-7 * 4.5  # values below 4.5; twice if n^-1/2 is no power
 
 
 def test_a_rotation_has_no_state_in_checkpoints() -> None:

@@ -26,7 +26,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-HALF = (torch.bfloat16, torch.float16)
+from chimera.ops.precision import HALF
+
 #: Smallest and largest head width that the kernels support.
 NARROWEST, WIDEST = 16, 256
 #: Versions of Triton, the last excluded, that compute gradients of decays of tokens wrongly on

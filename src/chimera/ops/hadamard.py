@@ -4,7 +4,7 @@
 
 n is the largest power of two that divides d (768 = 3 · 256), so that the rotation is exactly
 orthogonal for any width. H_n is symmetric, so that the backward pass is the same rotation.
-Shapes: [… d] to [… d].
+The result is float32 or wider. Shapes: [… d] to [… d].
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.precision import autocast_off, wide, widen
+from chimera.ops.precision import HALF, autocast_off, output_dtype, wide, widen
 from chimera.ops.together import few_kernels
 
 #: Order of H below which one small matrix product is faster than butterflies (on one CPU core).
@@ -25,6 +25,8 @@ RADIX = 16
 #: Orders of the first product and, in a compiled graph, of the others: it fuses sums of four.
 WIDEST = 64
 NARROW = 4
+#: Order up to which a GPU computes a product in half precision in the time of a few stages.
+LARGEST = 1024
 
 
 def block(d: int) -> int:
@@ -47,7 +49,7 @@ def signs(n: int, device: torch.device | None = None) -> Float[Tensor, "n n"]:
 def rotate_dense(x: Float[Tensor, "*b d"], h: Float[Tensor, "n n"]) -> Float[Tensor, "*b d"]:
     """Multiply x by H as in the paper, O(d·n); `h` = signs(block(d))."""
     with autocast_off(x):
-        y = rearrange(x, "... (m n) -> ... m n", n=len(h)) @ h.to(x.dtype)
+        y = rearrange(widen(x), "... (m n) -> ... m n", n=len(h)) @ h.to(wide(x))
     return rearrange(y, "... m n -> ... (m n)") * len(h) ** -0.5
 
 
@@ -56,7 +58,9 @@ def rotate_fast(x: Float[Tensor, "*b d"], h: Float[Tensor, "r r"], n: int) -> Fl
 
     One product with H_r computes the lowest log2 r stages. Each higher stage adds and subtracts
     contiguous halves at distance r, 2r, …. On a GPU and in a compiled graph, products with parts
-    of `h` compute the higher stages too: H_{m·r} = H_m ⊗ H_r.
+    of `h` compute the higher stages too: H_{m·r} = H_m ⊗ H_r. A graph rotates an x in half
+    precision by one product, whose factors have just its bits; under autocast also the gradient,
+    which a product in half precision has made.
     """
     return _Butterfly.apply(x, h, n)
 
@@ -65,17 +69,20 @@ class _Butterfly(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, h: Tensor, n: int) -> Tensor:
         ctx.save_for_backward(h)
-        ctx.n = n
-        return _butterfly(x, h, n)
+        ctx.n, ctx.dtype = n, x.dtype
+        ctx.half = output_dtype(x) if torch.compiler.is_compiling() else wide(x)
+        return _butterfly(x, h, n, wide(x))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _butterfly(grads[0], ctx.saved_tensors[0], ctx.n), None, None
+        (g,) = grads
+        g = g.to(ctx.half) if ctx.half in HALF else g
+        return _butterfly(g, ctx.saved_tensors[0], ctx.n, ctx.dtype), None, None
 
 
-def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
+def _butterfly(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     if few_kernels(x):  # in place, each stage takes three
-        return _products(x, h, n)
+        return _products(x, h, n, dtype)
     h = h[:RADIX, :RADIX]  # Sylvester's matrix of that order
     with autocast_off(x):
         y = widen(x).reshape(-1, len(h)) @ (h.to(wide(x)) * n**-0.5)  # sums over n values
@@ -85,12 +92,16 @@ def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
         a.add_(b)
         b.mul_(-2).add_(a)  # a already holds a + b, and (a + b) − 2b = a − b; 2b is exact
         stride *= 2
-    return y.view(x.shape).to(x.dtype)
+    return y.view(x.shape).to(dtype)
 
 
-def _products(x: Tensor, h: Tensor, n: int) -> Tensor:
+def _products(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     sums = torch.compiler.is_compiling()
     with autocast_off(x):
+        if sums and x.dtype in HALF and n <= LARGEST:
+            factors = x.reshape(-1, n), signs(n, x.device).to(x.dtype)
+            y = torch.mm(*factors) if dtype == x.dtype else half_product(*factors)
+            return (y * n**-0.5).view(x.shape)
         # Made anew in a graph, where layers with the same input then share what they compute.
         h = (signs(len(h), x.device) if sums else h).to(wide(x))
         y = widen(x).reshape(-1, len(h)) @ (h * n**-0.5)
@@ -101,4 +112,17 @@ def _products(x: Tensor, h: Tensor, n: int) -> Tensor:
             part = h[:order, :order]
             y = (part[..., None] * y[:, None]).sum(2) if sums else part @ y
             stride *= order
-    return y.view(x.shape).to(x.dtype)
+    return y.view(x.shape).to(dtype)
+
+
+@torch.library.custom_op("chimera::half_product", mutates_args=())
+def half_product(x: Tensor, h: Tensor) -> Tensor:
+    """x h of two matrices in half precision, summed and returned in float32."""
+    if x.is_cuda:
+        return torch.mm(x, h, out_dtype=torch.float32)
+    return x.float() @ h.float()
+
+
+@half_product.register_fake
+def _(x: Tensor, h: Tensor) -> Tensor:
+    return x.new_empty((len(x), h.shape[1]), dtype=torch.float32)

@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+HALF = (torch.float16, torch.bfloat16)
+
 
 def autocast_off(x: Tensor) -> AbstractContextManager[object]:
     """Context without autocast on x's device; does nothing on the meta device (no autocast)."""

@@ -184,11 +184,12 @@ def rounded(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"
     """Apply all inputs in float32 or wider; the result has the dtype in which it is multiplied."""
     if isinstance(inputs, NormedPerToken):
         return cast(Tensor, inputs(widen(x), output_dtype(x)))
-    return cast(Tensor, inputs(widen(x)).to(x.dtype))
+    rotated = isinstance(inputs, nn.Sequential) and isinstance(inputs[0], Rotation)
+    return cast(Tensor, inputs(x if rotated else widen(x)).to(x.dtype))
 
 
 class Rotation(nn.Module):
-    """Rotation x·H, by a dense product or by butterflies, with equal results."""
+    """Rotation x·H in float32 or wider, by a dense product or by butterflies, equal in results."""
 
     matrix: Tensor
 
