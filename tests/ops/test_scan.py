@@ -135,8 +135,12 @@ def conv_inputs(tokens: int, kernel: int) -> tuple[Tensor, Tensor, Tensor, Tenso
     )
 
 
+@pytest.mark.parametrize("compiling", [False, True])
 @pytest.mark.parametrize(("tokens", "kernel"), [(1, 4), (2, 3), (17, 1), (17, 4)])
-def test_values_and_gradients_are_those_of_the_definition(tokens: int, kernel: int) -> None:
+def test_values_and_gradients_are_those_of_the_definition(
+    tokens: int, kernel: int, compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: compiling)
     x, weight, bias, tail = leaves = conv_inputs(tokens, kernel)
     y, after = causal_conv(x, weight, bias, tail)
     want = torch.stack([naive_conv(x[i], weight, bias, tail[i]) for i in range(ROWS)])
