@@ -145,6 +145,7 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
             (F, "scaled_dot_product_attention", attention), (F, "dropout", dropout),
             (together, "DEVICES", ("cpu",)),
             (scan, "WIDTH_CPU", scan.WIDTH_GPU), (recurrence, "sound", lambda *_: True),
+            (scan, "sound", lambda *_: True),
             (clip_grad, "_has_foreach_support", lambda *_: True),
             (HostCopy, "tolist", lambda copy: [1.0] * len(copy._numbers)),
         ):  # fmt: skip

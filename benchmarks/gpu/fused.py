@@ -102,6 +102,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
         with (
             patch.object(scan, "WIDTH_CPU", scan.WIDTH_GPU),
             patch.object(recurrence, "sound", lambda *_: True),
+            patch.object(scan, "sound", lambda *_: True),
             patch.object(F, "scaled_dot_product_attention", attention),
         ):
             with low:
@@ -179,7 +180,8 @@ def recurrence_flops(
 @register_flop_formula(torch.ops.chimera.recurrence_backward, get_raw=True)
 def recurrence_backward_flops(do: Tensor, *args: Any, **_: Any) -> int:
     """Twice the forward pass; what is computed again is no work of the model."""
-    return 2 * recurrence_flops(*args[:5], args[6])
+    q, k, v, beta, g, _, rule = args
+    return 2 * recurrence_flops(q, k, v, beta, g, rule)
 
 
 def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:

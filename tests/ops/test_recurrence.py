@@ -5,10 +5,7 @@ On a CPU they run in Triton's interpreter, where Triton is installed; its produc
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
@@ -17,21 +14,14 @@ from torch import Tensor
 
 from chimera.ops import decay, delta, recurrence, ssd
 from tests.kit import grads
+from tests.ops.interpreter import interpreted, needs_triton
 
-needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 NAME = "chimera.ops.recurrence_triton"
 
 
 @pytest.fixture(scope="module")
 def kernels() -> Iterator[ModuleType]:
-    """The module, interpreted; imported anew afterwards, by whoever wants it compiled."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        for name in [*sys.modules]:  # Triton's own functions are interpreted if imported here
-            if name == NAME or ((name + ".").startswith("triton.") and "._C" not in name):
-                patch.delitem(sys.modules, name)
-        yield import_module(NAME)
-        sys.modules.pop(NAME, None)
+    yield from interpreted(NAME)
 
 
 def by_torch(

@@ -11,6 +11,8 @@ chunk adds to the state; then, after a scan over chunks, from the true states. B
 in the cache. The backward pass stores one state per chunk, recomputes the others, and runs the
 adjoint g_t = C_t ȳ_t + exp(Δ_{t+1} A) g_{t+1} in the same way from the right.
 
+On a GPU, two kernels of our own (`scan_triton`) compute float32; CHIMERA_KERNELS=0 turns them off.
+
 Cost t·e·n, memory t·e·n/16. All arguments of exp are ≤ 0; no division occurs. Computes in float32
 or wider, also under autocast; y and the state have this wide dtype.
 """
@@ -19,6 +21,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -28,12 +32,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from chimera.ops.numberless import numberless
+from chimera.ops.packed import gpu
 from chimera.ops.precision import autocast_off, wide
 
 #: Tokens in a chunk: one stored state per chunk, CHUNK sequential steps per block.
 CHUNK = 16
 #: Numbers that one step reads: the cache of a CPU core, or enough to use a GPU fully.
 WIDTH_CPU, WIDTH_GPU = 2**16, 2**22
+#: Channels of a program of the kernels.
+TILE = 16
 #: Least number of chunks that step together, for sequences with so many; 1 is a loop over tokens.
 FEWEST = 4
 
@@ -66,7 +73,8 @@ def selective_scan(
     """
     x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
     with autocast_off(x):
-        y, state = _Scan.apply(x, delta, A, B, C, state)
+        scan = by_kernels if serves(x, A) else by_torch
+        y, state = scan(x, delta, A, B, C, state)
         if D is not None:
             y = torch.addcmul(y, x, D.to(x.dtype))
     return y, state
@@ -108,6 +116,93 @@ def _prepared(
     if mask is not None:
         delta = delta.masked_fill(~mask[..., None], 0)
     return x.to(dtype), delta.to(dtype), A.to(dtype), B.to(dtype), C.to(dtype), state.to(dtype)
+
+
+def serves(x: Float[Tensor, "b t e"], A: Float[Tensor, "e n"]) -> bool:
+    """True if the kernels compute these inputs: float32, a GPU, widths of whole tiles."""
+    e, n = A.shape
+    tiles = e % TILE == 0 and n in (4, 8, 16) and x.numel() > 0
+    return tiles and x.dtype == torch.float32 and sound(x.device, n)
+
+
+def sound(device: torch.device, n: int) -> bool:
+    """Whether the kernels compute right numbers with n states a channel on a device."""
+    return gpu(device, "scan_triton", "selective scans are computed by torch", n) is not None
+
+
+sound._dynamo_marked_constant = True  # type: ignore[attr-defined] # as in `recurrence`
+
+
+def by_torch(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """y and the last state, of x, Δ, A, B, C and the first state."""
+    y, state = _Scan.apply(*inputs)
+    return y, state
+
+
+def by_kernels(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same, by the kernels."""
+    inputs = (each.contiguous() for each in (x, delta, A.mT, B, C, state))
+    y, last, _ = forward(*inputs)
+    return y, last
+
+
+@torch.library.custom_op("chimera::selective_scan", mutates_args=())
+def forward(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the last state, and the states before each chunk [b chunks n e]; A is [n e]."""
+    outputs = _outputs(x, delta, A, B, C, state)
+    _kernels().forward((x, delta, A, B, C, state), outputs)
+    return outputs
+
+
+@forward.register_fake
+def _outputs(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    chunks = -(-x.shape[1] // CHUNK)
+    starts = x.new_empty(x.shape[0], chunks, *A.shape)
+    return torch.empty_like(x), torch.empty_like(state), starts
+
+
+@torch.library.custom_op("chimera::selective_scan_backward", mutates_args=())
+def backward(
+    dy: Tensor, dlast: Tensor, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    starts: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of x, Δ, A for each sequence, B and C for each program, and the first state."""
+    grads = _gradients(dy, dlast, x, delta, A, B, C, starts)
+    _kernels().backward((dy, dlast, x, delta, A, B, C, starts), grads)
+    return grads
+
+
+@backward.register_fake
+def _gradients(
+    dy: Tensor, dlast: Tensor, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    starts: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    shapes = x.shape, x.shape, dlast.shape, *[(len(B), x.shape[2] // TILE, *B.shape[1:])] * 2
+    dx, ddelta, dA, dB, dC, dstate = (x.new_empty(shape) for shape in (*shapes, dlast.shape))
+    return dx, ddelta, dA, dB, dC, dstate
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[:-1], output[2])
+
+
+def _differentiate(ctx: Any, dy: Tensor, dlast: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    grads = backward(dy.contiguous(), dlast.contiguous(), *ctx.saved_tensors)
+    dx, ddelta, dA, dB, dC, dstate = grads
+    return dx, ddelta, dA.sum(0), dB.sum(1), dC.sum(1), dstate
+
+
+torch.library.register_autograd("chimera::selective_scan", _differentiate, setup_context=_keep)
+
+
+def _kernels() -> ModuleType:
+    return import_module("chimera.ops.scan_triton")
 
 
 class _Block(NamedTuple):
