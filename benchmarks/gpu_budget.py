@@ -93,7 +93,7 @@ class Budget(TorchDispatchMode):
         if not given + made:
             return
         kernels = kernels_in(name)
-        if name.startswith(("_foreach", "_fused_adam")):
+        if name.startswith(("_foreach", "_amp_foreach", "_fused_adam")):
             chunks = sum(-(-x.numel() // CHUNK) for x in args[0])
             kernels = max(1, math.ceil(chunks / CHUNKS)) + ("norm" in name)
         written = float(sum(map(held, made)))
@@ -169,12 +169,11 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
                     if isinstance(x, nn.Parameter):
                         fake = nn.Parameter(fake, requires_grad=x.requires_grad)
                     place[name] = made.setdefault(id(x), (fake, x))[0]
-    fused = preset.precision != "fp16"
-    optimizer, _ = build(task.optim, groups(task.train().model, task.optim), 1000, fused=fused)
+    optimizer, _ = build(task.optim, groups(task.train().model, task.optim), 1000, fused=True)
     for group in optimizer.param_groups:
-        group["foreach"] = not fused
+        group["foreach"] = False
     batch = batch_of(task, preset) | ({} if hashed else {"draws": None})
-    plugin = SimpleNamespace(scaler=None if fused else preset.precision)
+    plugin = SimpleNamespace(scaler=preset.precision if preset.precision == "fp16" else None)
     task._trainer = SimpleNamespace(accumulate_grad_batches=1, precision_plugin=plugin)
     half = torch.autocast("cpu", HALF.get(preset.precision), enabled=preset.precision in HALF)
 
@@ -193,6 +192,10 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
                 loss = task.training_step(batch, 0)["loss"]
             with counted.in_graph():
                 loss.backward()
+            if preset.precision == "fp16":  # what its scaler does
+                grads = [p.grad for p in task.parameters() if p.grad is not None]
+                one = torch.ones(())
+                torch._amp_foreach_non_finite_check_and_unscale_(grads, one - 1, one)
             task.configure_gradient_clipping(optimizer, 1.0)
             reads = counted.reads
             optimizer.step()

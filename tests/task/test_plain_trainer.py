@@ -14,6 +14,7 @@ from chimera.data.batch.loader import ResumableLoader
 from chimera.data.batch.module import DataModule
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
+from chimera.train.trainer import precision_arguments
 from tests.kit import QUIET
 from tests.task.kit import TASKS, Made, mlm
 
@@ -61,6 +62,26 @@ def test_a_batch_with_nothing_to_predict_has_no_loss_and_no_weight(tmp_path: Pat
     for each in (batch, empty):
         task.update_metrics(each, "val")
     assert task.compute_metrics("val") == expected
+
+
+def test_a_fused_step_in_fp16_is_the_step_by_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of unscaled, clipped gradients."""
+    found = []
+    for unfused in (("cpu",), ()):
+        monkeypatch.setattr("chimera.task.base.UNFUSED", unfused)
+        task, data = mlm(tmp_path / str(len(unfused)), 12)
+        limits: dict[str, Any] = {"max_steps": 12, "gradient_clip_val": 1e-3}
+        trainer = pl.Trainer(**precision_arguments("fp16", "cpu"), **limits, **QUIET)
+        before = [p.detach().clone() for p in task.parameters()]
+        trainer.fit(task, datamodule=data)
+        assert trainer.optimizers[0].param_groups[0]["fused"] is (not unfused)
+        after = [p.detach() for p in task.parameters()]
+        assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        found.append(after)
+    for a, b in zip(*found, strict=True):
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
 class Recorder(pl.Callback):

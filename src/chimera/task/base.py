@@ -30,6 +30,8 @@ from chimera.optim.optimizer import build, groups
 
 Batch = dict[str, Any]
 Stage = Literal["val", "test"]
+#: Devices on which the optimiser takes fp16's steps one operation at a time.
+UNFUSED = ("cpu",)
 #: Ids that are counted at a time.
 _AT_ONCE = 1 << 22
 
@@ -344,13 +346,15 @@ class Task(pl.LightningModule):
         self.log_dict({f"{stage}/{key}": value for key, value in metrics.items()})
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        # In fp16 gradients are unscaled before they are clipped; the fused step cannot do that, and
-        # torch has it for shards of few optimisers only.
+        # torch has the fused step for shards of few optimisers only.
         sharded = any(map(is_sharded, self.parameters()))
-        fused = self.trainer.precision != "16-mixed" and not sharded
+        scaled = self.trainer.precision == "16-mixed"
+        fused = not sharded and not (scaled and self.device.type in UNFUSED)
         optimizer, schedule = build(
             self.optim, groups(self.model, self.optim), self.total_steps, fused=fused
         )
+        if scaled:  # gradients are unscaled before they are clipped, not in the fused step
+            vars(optimizer)["_step_supports_amp_scaling"] = False
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
