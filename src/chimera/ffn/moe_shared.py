@@ -108,11 +108,7 @@ class SharedMoE(OfQwen3Next, FFN):
         if self.normalise:
             gates = gates / gates.sum(-1, keepdim=True)
         groups = group(
-            chosen,
-            gates * self.scale,
-            real,
-            count=len(self.experts),
-            in_order=self.causal,
+            chosen, gates * self.scale, real, count=len(self.experts), in_order=self.causal
         )
         if self.training and not recomputing():
             with torch.no_grad():

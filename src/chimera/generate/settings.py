@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chimera.config.schema import attribute
-from chimera.data.source.files import (
-    JSON,
-    PARQUET,
-    TABLES,
-    field_texts,
-    format_of,
-    read_lines,
-)
+from chimera.data.source.files import JSON, PARQUET, TABLES, field_texts, format_of, read_lines
 from chimera.errors import UserError
 from chimera.program import command_name
 from chimera.safe_io import expanded

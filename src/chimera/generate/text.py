@@ -55,12 +55,7 @@ def write(settings: Generation, out: Callable[[str], object] | None = None) -> i
     for start in range(0, len(prompts), settings.batch):
         batch = prompts[start : start + settings.batch]
         tokens = decode(
-            model,
-            batch,
-            settings,
-            pad_id=tokenizer.pad_id,
-            end_id=tokenizer.sep_id,
-            first=start,
+            model, batch, settings, pad_id=tokenizer.pad_id, end_id=tokenizer.sep_id, first=start
         )
         if len(prompts) == 1:
             _stream(tokenizer, batch[0], tokens, out)

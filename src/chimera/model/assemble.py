@@ -173,13 +173,7 @@ def _assemble(
         _check_position(choices, provides, mixers, sites, parts, qk_norm=settings.qk_norm)
 
     return stack(
-        site,
-        settings,
-        choices,
-        vocab_size=vocab_size,
-        linear=linear,
-        build=quantised,
-        check=check,
+        site, settings, choices, vocab_size=vocab_size, linear=linear, build=quantised, check=check
     )
 
 

@@ -45,11 +45,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        jobs: Sequence[Job],
-        launcher: Launcher,
-        workers: int,
-        display: Display | None = None,
+        self, jobs: Sequence[Job], launcher: Launcher, workers: int, display: Display | None = None
     ) -> None:
         self.jobs: dict[Path, Job] = {}
         for job in jobs:

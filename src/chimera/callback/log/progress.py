@@ -44,10 +44,7 @@ class Progress(RichProgressBar):
     test_description = "test"
 
     def __init__(
-        self,
-        *,
-        style: Literal["auto", "bar", "lines", "none"] = "auto",
-        every: PositiveInt = 10,
+        self, *, style: Literal["auto", "bar", "lines", "none"] = "auto", every: PositiveInt = 10
     ) -> None:
         super().__init__(refresh_rate=4, console_kwargs={"stderr": True})
         self.out = Console(stderr=True)  # for lines; the bar has a console of its own

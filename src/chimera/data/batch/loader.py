@@ -328,11 +328,7 @@ class ResumableLoader:
                 )
 
     def _shape(self) -> dict[str, int]:
-        return {
-            "batch_size": self.batch_size,
-            "samples": len(self.samples),
-            "seed": self.seed,
-        }
+        return {"batch_size": self.batch_size, "samples": len(self.samples), "seed": self.seed}
 
     def _order(self, epoch: int) -> Order:
         """Order of all samples in an epoch, all ranks together."""

@@ -37,11 +37,7 @@ NEVER = -1e6
 
 
 def write(
-    tokenizer: Tokenizer,
-    folder: Path,
-    *,
-    opening: Sequence[int] | None = None,
-    max_len: int,
+    tokenizer: Tokenizer, folder: Path, *, opening: Sequence[int] | None = None, max_len: int
 ) -> str | None:
     """Write `tokenizer.json` and `tokenizer_config.json`.
 
