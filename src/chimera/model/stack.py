@@ -108,10 +108,10 @@ def stack(
     provides = factories.position(site, site.heads, site.dim // site.heads).provides
     # A position with hook `embed` only is built once for the model; layers get the no-op class.
     in_layers: Callable[..., Position] = Position if provides <= {"embed"} else factories.position
-    if getattr(shape, "qk_norm", False):
+    if shape.qk_norm:
         in_layers = partial(QKNorm, position=in_layers)
         provides = provides | QKNorm.provides
-    placement: Any = getattr(shape, "norm_placement", "pre")  # an older export lacks the key
+    placement = shape.norm_placement
     quant = factories.quant
     parts = Parts(linear or quant.linear, factories.norm, in_layers, quant.activation)
     sites = [replace(site, layer=layer) for layer in range(site.depth)]
@@ -128,6 +128,7 @@ def stack(
         norms = [factories.norm(site.dim) for _ in range(count)]
         blocks.append(Block(of_layer, mixer, ffn, norms, placement))
     embedding = quant.embedding(vocab_size, site.dim)
+    norms_embeddings = placement == "peri" or shape.embedding_norm
     backbone = Backbone(
         embedding,
         _scale(shape),
@@ -139,7 +140,7 @@ def stack(
         loops=site.loops,
         dropout=site.dropout,
         gradient_checkpointing=shape.gradient_checkpointing,
-        embedding_norm=factories.norm(site.dim) if _norms_embeddings(shape) else None,
+        embedding_norm=factories.norm(site.dim) if norms_embeddings else None,
     )
     head = Head(
         site.dim,
@@ -151,12 +152,6 @@ def stack(
         bias=shape.head_transform or not site.causal,  # as GPT-2, whose head is only the table
     )
     return LanguageModel(backbone, head)
-
-
-def _norms_embeddings(shape: Shape) -> bool:
-    """Whether embeddings are normalised; an older export lacks the keys."""
-    placement = getattr(shape, "norm_placement", "pre")
-    return placement == "peri" or getattr(shape, "embedding_norm", False)
 
 
 def _scale(shape: Shape) -> EmbeddingScale | None:

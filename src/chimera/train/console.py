@@ -162,9 +162,6 @@ def show_disk(config: dict[str, Any], task: Any, epochs: int, folder: Path) -> N
 class ConsoleSummary(Callback):
     """Prints before training what the model is made of, and what to know of it."""
 
-    def __init__(self) -> None:  # its signature is read without importing torch
-        super().__init__()
-
     def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
         if stage != "fit" or not trainer.is_global_zero:
             return

@@ -47,9 +47,6 @@ class RunFiles(Callback):
     settings.md. After the test: samples.md, if the task has samples and one process trains.
     """
 
-    def __init__(self) -> None:  # its signature is read without importing torch
-        super().__init__()
-
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage != "fit" or not trainer.is_global_zero:
             return

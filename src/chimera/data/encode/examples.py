@@ -67,20 +67,17 @@ class Encoded:
         return self.ids[start : self.ends[number]].astype(np.int64)
 
 
-def prepare_examples(
-    corpus: Labelled, settings: TokenizerSettings, cache_dir: Path | None = None
-) -> Prepared:
+def prepare_examples(corpus: Labelled, settings: TokenizerSettings) -> Prepared:
     """Prepare tokenizer and ids of a labelled corpus; `Prepared.splits` has an `Encoded` per part.
 
     Args:
         corpus: a choice of `data=` with labels.
         settings: a choice of `tokenizer=`.
-        cache_dir: the cache; None uses that of the corpus.
 
     Raises:
         UserError: data or tokenizer are not available, or `data.seq_len` is too short.
     """
-    root = cache_dir or corpus.cache
+    root = corpus.cache
     corpus_hash = corpus.fingerprint()
     examples = once(corpus.examples)
 
