@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -172,6 +173,12 @@ def _mapping(file: Path | str, loaded: Any) -> dict[str, Any]:
 def _unreadable(file: Path | str, error: BaseException) -> UserError:
     why = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(f"{file} cannot be read: {why}")
+
+
+def sha256_of(file: Path) -> str:
+    """Hash of a file's contents."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def temporary(path: Path) -> Path:

@@ -47,7 +47,7 @@ from chimera.rundir.directory import RunDir, directory_of_row, directory_of_teac
 from chimera.rundir.identity import identity
 from chimera.rundir.records import Record, Records
 from chimera.rundir.tensors import digest
-from chimera.safe_io import expanded, read_json
+from chimera.safe_io import expanded, read_json, sha256_of
 
 #: Groups whose nodes are copied from the model to start from.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")
@@ -407,8 +407,7 @@ def apply_checkpoint(cfg: DictConfig) -> None:
     file = expanded(cfg.ckpt_path)
     if not file.is_file():
         raise UserError(f"ckpt_path={file} is no file; name a checkpoint, as in <run>/checkpoints/")
-    with file.open("rb") as opened:
-        cfg.ckpt_sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    cfg.ckpt_sha256 = sha256_of(file)
 
 
 def causal_of(task: Mapping[str, Any]) -> bool | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.errors import UserError
-from chimera.safe_io import check_fields, read_json, replacing, write_atomic
+from chimera.safe_io import check_fields, read_json, replacing, sha256_of, write_atomic
 
 #: Links to the newest and the best checkpoint.
 LINKS = ("last.ckpt", "best.ckpt")
@@ -120,8 +119,7 @@ def verify(path: Path) -> Sidecar:
     try:
         if path.exists() and not path.is_file():
             raise InvalidCheckpoint("no regular file")
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(path)
     except FileNotFoundError as error:
         reason = "a link to a missing file" if path.is_symlink() else "missing"
         raise InvalidCheckpoint(reason) from error

@@ -197,16 +197,13 @@ def curves(directory: RunDir, record: Mapping[str, Any], unit: str) -> None:
         unit: of the loss, such as `nats per token`.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        figure = style.empty(8.5, 5.2)
     except ImportError as error:  # on a lent machine, say: `make gpu` carries no matplotlib
         log.warning("%s is not drawn: %s", directory.curves.name, error)
         return
 
     log_of_steps = read(directory.steps).reindex(columns=["global_step", "loss", "learning_rate"])
     x, loss, rates = log_of_steps.to_numpy().T.tolist()
-    figure = Figure(figsize=(8.5, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     top.plot(x, loss, color="0.8", linewidth=0.7, label="training, each step")
     label = "training, mean around each step"

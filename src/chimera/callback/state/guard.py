@@ -27,13 +27,13 @@ from torch import Tensor
 
 from chimera.callback import find
 from chimera.callback.state.checkpoint import Checkpoints, StepSnapshot
-from chimera.data.source.files import read_arrays
+from chimera.data.source.files import read_arrays, save_arrays
 from chimera.errors import NotFiniteError, UserError
 from chimera.ops import reduce
 from chimera.ops.shards import whole
 from chimera.program import command_name
 from chimera.rundir.directory import RunDir
-from chimera.safe_io import read_json, replacing, write_atomic, write_json
+from chimera.safe_io import read_json, write_atomic, write_json
 from chimera.types import PositiveInt
 
 log = logging.getLogger("chimera")
@@ -211,8 +211,7 @@ def write_report(directory: Path, facts: dict[str, Any], batches: Sequence[dict[
         for key, value in batch.items()
         if isinstance(value, Tensor)
     }
-    with replacing(file.with_suffix(".npz")) as new, new.open("wb") as opened:
-        np.savez_compressed(opened, **arrays)  # type: ignore[arg-type]
+    save_arrays(file.with_suffix(".npz"), **arrays)
     write_atomic(file.with_suffix(".md"), markdown(facts, file))
     write_json(file, facts)
     return file

@@ -28,15 +28,13 @@ from chimera.data.batch.module import DataModule, Loadable
 from chimera.data.batch.packed import (
     PIECE,
     Block,
-    Blocks,
-    MixedBlocks,
+    blocks_of,
     documents_of,
     is_large,
     keep_apart,
     refer,
     referred,
 )
-from chimera.data.encode.packing import MixedTokens
 from chimera.data.source.files import parsing, read_arrays, save_arrays
 from chimera.data.source.splits import Split
 
@@ -88,11 +86,6 @@ class CausalDataModule(DataModule):
             return self._blocks(row, 0, int(stored["sep"]), tail=True)
 
     def _blocks(self, row: Any, pad_id: int, sep_id: int, *, tail: bool) -> Loadable:
-        length = self.corpus.seq_len
-        blocks: Blocks | MixedBlocks
-        if isinstance(row, MixedTokens):
-            blocks = MixedBlocks(row, length, self.seed, following=1)
-        else:
-            blocks = Blocks(row, length, following=1, tail=tail)
+        blocks = blocks_of(row, self.corpus.seq_len, self.seed, following=1, tail=tail)
         whole = partial(collate, pad_id=pad_id)
         return blocks, keep_apart(self.boundaries, whole, cut, sep_id, causal=True)

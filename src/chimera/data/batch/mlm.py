@@ -30,13 +30,13 @@ from chimera.data.batch.packed import (
     PIECE,
     Blocks,
     MixedBlocks,
+    blocks_of,
     documents_of,
     is_large,
     keep_apart,
     refer,
     referred,
 )
-from chimera.data.encode.packing import MixedTokens
 from chimera.data.encode.prepare import Prepared
 from chimera.data.source.files import parsing, read_arrays
 from chimera.data.source.splits import Split
@@ -168,12 +168,7 @@ class MLMDataModule(DataModule):
     def _samples(self, split: Split) -> Loadable:
         tokens = self.prepared.splits[split]
         tokenizer = self.prepared.tokenizer
-        length = self.corpus.seq_len
-        blocks: Blocks | MixedBlocks = (
-            MixedBlocks(tokens, length, self.seed)
-            if isinstance(tokens, MixedTokens)
-            else Blocks(tokens, length)
-        )
+        blocks = blocks_of(tokens, self.corpus.seq_len, self.seed)
         masking = Masking(tokenizer, self.mask_ratio)
         if np.isin(tokens.ids[: 1 << 20], tokenizer.special_ids).all():
             raise UserError(f"the {split} split holds no known word to mask; give another text")

@@ -33,10 +33,10 @@ import torch
 from chimera.data.batch.loader import Batch, Key, Permutation
 from chimera.data.corpus.mixture import Recipe
 from chimera.data.encode.packing import MixedTokens, PackedTokens
-from chimera.data.source.cache import sha256_of
 from chimera.data.source.files import read_arrays, save_arrays
 from chimera.data.tokenizer.base import Ids
 from chimera.errors import UserError
+from chimera.safe_io import sha256_of
 
 Collate = Callable[[list[Any]], Batch]
 #: The k-th document of sample n has the number n + k·PIECE, so that its dropout is its own.
@@ -99,6 +99,15 @@ class MixedBlocks:
     def __getitem__(self, key: Key) -> Block:
         source, number = self.mix.locate(*key)
         return Block(key[1], self.sources[source][key[0], number].ids)
+
+
+def blocks_of(
+    tokens: Any, length: int, seed: int, *, following: int = 0, tail: bool = False
+) -> Blocks | MixedBlocks:
+    """Blocks of a row, or of a mixture; arguments as of both."""
+    if isinstance(tokens, MixedTokens):
+        return MixedBlocks(tokens, length, seed, following=following)
+    return Blocks(tokens, length, following=following, tail=tail)
 
 
 class Mix:

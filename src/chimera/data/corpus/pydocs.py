@@ -34,7 +34,7 @@ from chimera.data.source.files import read_json, text_in
 from chimera.data.source.splits import Sources, bounded
 from chimera.data.source.workers import cores, in_order
 from chimera.errors import UserError
-from chimera.safe_io import expanded
+from chimera.safe_io import expanded, sha256_of
 
 #: Part of the cache's key; raise it when the harvest or the cleaning changes.
 VERSION = 1
@@ -90,7 +90,7 @@ class PyDocs(PackedText):
     def fingerprint(self) -> str:
         """Hash of the versions of Python and of all harvested packages, or of `documents`."""
         if self.documents is not None:
-            content = hashlib.sha256(expanded(self.documents).read_bytes()).hexdigest()
+            content = sha256_of(expanded(self.documents))
             return fingerprint_of("pydocs", VERSION, content, self.max_bytes)
         return fingerprint_of(*self._harvested, self.max_bytes)
 

@@ -28,7 +28,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from chimera.errors import FULL, UnavailableError, UserError
-from chimera.safe_io import write_atomic
+from chimera.safe_io import sha256_of, write_atomic
 
 log = logging.getLogger("chimera")
 
@@ -156,12 +156,6 @@ def read_note(file: Path, kind: Any) -> Any:
         ) from error
     except (OSError, ValueError):
         return None
-
-
-def sha256_of(file: Path) -> str:
-    """Hash of a file's contents."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
