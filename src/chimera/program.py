@@ -6,8 +6,10 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 #: Read by the build (pyproject.toml), so it stays a plain assignment.
 VERSION = "0.1.0"
@@ -23,6 +25,17 @@ def stop_signals() -> list[signal.Signals]:
     """Signals that ask to save and stop; nohup takes out that of a closed terminal."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
+@contextmanager
+def on_stop(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call a function of these signals inside; those of before get them back."""
+    before = {number: signal.signal(number, handler) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def command_name(command: str) -> str:

@@ -6,7 +6,6 @@ A failed job stops no other job.
 from __future__ import annotations
 
 import itertools
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from rich.progress import (
 )
 
 from chimera.errors import UserError
-from chimera.program import stop_signals
+from chimera.program import on_stop
 from chimera.sweep.job import FINISHED, Job, State
 from chimera.sweep.local import Handle, Launcher
 
@@ -61,7 +60,7 @@ class Scheduler:
     def run(self) -> list[Job]:
         """Run until every job is over; after Ctrl-C until the running jobs are saved."""
         try:
-            with self._signals(), self.display.showing(list(self.jobs.values())):
+            with on_stop(self._stop), self.display.showing(list(self.jobs.values())):
                 while self.feed() or not all(j.state in FINISHED for j in self.jobs.values()):
                     before = [job.state for job in self.jobs.values()]
                     unfinished = sum(job.handle is not None for job in self.jobs.values())
@@ -175,17 +174,8 @@ class Scheduler:
         if self.stops:  # asked to while they were started
             self.launcher.interrupt([job.handle for job in ready if job.handle])
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """On the first Ctrl-C, SIGTERM or SIGHUP ask the jobs to save; on the second end them."""
-        before = {number: signal.signal(number, self._stop) for number in stop_signals()}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        """On the first Ctrl-C, SIGTERM or SIGHUP ask the jobs to save; on the second end them."""
         self.stops += 1
         grace = self.launcher.grace if self.stops == 1 else 0.0
         self._stop_by = time.monotonic() + grace

@@ -20,7 +20,7 @@ from typing import Any
 from chimera import world
 from chimera.errors import UserError
 from chimera.paths import CHECKOUT
-from chimera.program import job, stop_signals
+from chimera.program import job, on_stop
 from chimera.rundir.directory import RunDir
 
 #: Seconds that the others have to end by themselves when one process has failed: the first one that
@@ -145,15 +145,11 @@ def wait(processes: Sequence[Process]) -> int:
         for process in _alive(processes):
             process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in stop_signals()}
-    try:
+    with on_stop(pass_on):
         while not (failed := [each for each in processes if each.poll()]) and _alive(processes):
             time.sleep(LOOK)
         if failed:
             _end(processes)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     for process in failed:
         if (code := process.returncode) < 0:
             name = signal.Signals(-code).name
