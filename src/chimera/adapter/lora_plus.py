@@ -8,8 +8,6 @@ table at the start of a run shows both rates. The paper takes 16, for wide model
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from chimera.adapter.shared.inject import inject
@@ -21,16 +19,13 @@ class FastB(LowRank):
     """LoRA update whose B has a rate of its own."""
 
     peft_type = "LORA_PLUS"
+    file_type = "LORA"
 
     def __init__(
         self, base: nn.Module, r: int, scale: float, dropout: float, *, ratio: float = 1.0
     ) -> None:
         super().__init__(base, r, scale, dropout)
         self.rate_factors = {"B": ratio}
-
-    @classmethod
-    def settings(cls, r: int) -> dict[str, Any]:
-        return {"peft_type": "LORA"}
 
 
 def lora_plus(

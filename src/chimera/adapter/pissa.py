@@ -11,8 +11,6 @@ original weight. Of a quantised base the paper quantises the residual only; here
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -27,6 +25,7 @@ class PiSSA(LowRank):
     """Update (α/r)·(B A − B₀ A₀)."""
 
     peft_type = "PISSA"
+    file_type = "LORA"
     A0: Tensor
     B0: Tensor
 
@@ -59,10 +58,6 @@ class PiSSA(LowRank):
     def tensors(self) -> dict[str, Tensor]:
         b, a = self.factors()
         return {"lora_A.weight": a.detach(), "lora_B.weight": b.detach() / self.scale}
-
-    @classmethod
-    def settings(cls, r: int) -> dict[str, Any]:
-        return {"peft_type": "LORA"}
 
 
 def pissa(

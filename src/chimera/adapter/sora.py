@@ -41,11 +41,11 @@ class Gate(nn.Module):
         self,
         g: Float[Tensor, " r"],
         *,
-        update: Update,
-        threshold: Threshold,
-        l1: float,
-        xi: float,
-        penalty: float,
+        update: Update = "proximal",
+        threshold: Threshold = "lr_lambda",
+        l1: float = 0.01,
+        xi: float = 3e-4,
+        penalty: float = 0.0,
         sign_at_zero: SignAtZero | None = None,
     ) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Gate(nn.Module):
 
 
 class SoRA(LowRank):
-    """Update (α/r)·B diag(g) A."""
+    """Update (α/r)·B diag(g) A; `penalties` are those of `Gate`."""
 
     peft_type = "SORA"
     parts = ("A", "B", "gate")
@@ -91,19 +91,13 @@ class SoRA(LowRank):
         dropout: float,
         *,
         gates: Literal["normal", "ones"] = "normal",
-        update: Update = "proximal",
-        threshold: Threshold = "lr_lambda",
-        l1: float = 0.01,
-        xi: float = 3e-4,
-        penalty: float = 0.0,
-        sign_at_zero: SignAtZero | None = None,
+        **penalties: Any,
     ) -> None:
         super().__init__(base, r, scale, dropout)
         g = torch.ones(r, **self.options)
         if gates == "normal":
             nn.init.normal_(g)
-        options: Any = {"update": update, "threshold": threshold, "sign_at_zero": sign_at_zero}
-        self.gate = Gate(g, l1=l1, xi=xi, penalty=penalty, **options)
+        self.gate = Gate(g, **penalties)
 
     def diagonal(self) -> Float[Tensor, " r"]:
         return self.gate.g

@@ -11,7 +11,6 @@ which any reader loads.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +35,7 @@ class VeRA(LowRank):
     """
 
     peft_type = "VERA"
+    file_type = "LORA"
 
     def __init__(
         self,
@@ -65,10 +65,6 @@ class VeRA(LowRank):
     def tensors(self) -> dict[str, Tensor]:
         b, a = self.factors()
         return {"lora_A.weight": a.detach(), "lora_B.weight": b.detach()}
-
-    @classmethod
-    def settings(cls, r: int) -> dict[str, Any]:
-        return {"peft_type": "LORA"}
 
 
 def projections(r: int, d_in: int, d_out: int, seed: int) -> tuple[Tensor, Tensor]:

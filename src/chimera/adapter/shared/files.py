@@ -111,7 +111,7 @@ def _config(layers: dict[str, Adapted]) -> dict[str, Any]:
     max_rank = max(u.r for u in updates.values())
     alpha = max(u.alpha for u in updates.values())
     config: dict[str, Any] = {
-        "peft_type": first.peft_type,
+        "peft_type": first.file_type or first.peft_type,
         "r": max_rank,
         "lora_alpha": alpha,
         "lora_dropout": first.dropout,

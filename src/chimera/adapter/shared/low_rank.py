@@ -56,6 +56,7 @@ class LowRank(nn.Module):
 
     component = "adapter"
     peft_type: ClassVar[str] = "LORA"  # `peft_type` of adapter_config.json
+    file_type: ClassVar[str] = ""  # another one that its files have there; empty: the same
     parts: ClassVar[tuple[str, ...]] = ("A", "B")  # tensors of the file: lora_A, lora_B
 
     def __init__(self, base: nn.Module, r: int, scale: float, dropout: float) -> None:
