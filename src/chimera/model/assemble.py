@@ -155,14 +155,19 @@ class unfilled(TorchFunctionMode):  # noqa: N801 - a context, called like a func
 def _assemble(
     site: Site, settings: ModelSettings, choices: Choices, vocab_size: int
 ) -> LanguageModel:
-    linear = _Counted(choices.quant.linear)
+    made = 0  # linear layers of the quantiser
+
+    def linear(*args: Any, **kwargs: Any) -> nn.Module:
+        nonlocal made
+        made += 1
+        return choices.quant.linear(*args, **kwargs)
 
     def quantised(site: Site, parts: Parts, build: Callable[[], Mixer]) -> Mixer:
-        linear.calls = 0
+        before = made
         mixer = build()
         if site.causal and "causal" not in mixer.directions:
             raise refusals.not_causal(choices.names, mixer, site.layer)
-        if not linear.calls and choices.quant.quantises:
+        if made == before and choices.quant.quantises:
             raise refusals.unquantised(choices.names, mixer, site.layer)
         return mixer
 
@@ -175,18 +180,6 @@ def _assemble(
     return stack(
         site, settings, choices, vocab_size=vocab_size, linear=linear, build=quantised, check=check
     )
-
-
-class _Counted:
-    """A factory of linear layers that counts its calls."""
-
-    def __init__(self, linear: Callable[..., nn.Module]) -> None:
-        self.linear = linear
-        self.calls = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> nn.Module:
-        self.calls += 1
-        return self.linear(*args, **kwargs)
 
 
 def _check_head(settings: ModelSettings, choices: Choices) -> None:

@@ -206,16 +206,7 @@ class Backbone(Trunk):
         parts = (m for m in self.modules() if isinstance(m, (Mixer, Position)))
         self._limited = [part for part in parts if part.max_positions is not None]
 
-    def forward(
-        self,
-        ids: Int[Tensor, "b t"],
-        mask: Bool[Tensor, "b t"] | None = None,
-        state: State | None = None,
-        draws: Int[Tensor, " b"] | None = None,
-        documents: Int[Tensor, "b t"] | None = None,
-    ) -> Out:
-        """See `Trunk.hidden`."""
-        return self.hidden(ids, mask, state, draws, documents)
+    forward = Trunk.hidden
 
 
 def _positions(ids: Tensor, mask: Tensor | None, state: State | None) -> Tensor:

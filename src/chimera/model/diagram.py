@@ -35,8 +35,8 @@ def mermaid(model: nn.Module, names: Mapping[str, str]) -> str:
     period = _period(kinds)
     times = f" = {len(kinds) // period} × {period}" if period < len(kinds) else ""
     lines.append(f'  subgraph stack["{len(blocks)} blocks{times}{loops}"]')
-    for number, (kind, count) in enumerate(_runs(kinds[:period])):
-        lines += _block(number, kind, count, names)
+    for number, (kind, equal) in enumerate(groupby(kinds[:period])):
+        lines += _block(number, kind, len(list(equal)), names)
     lines.append("  end")
     lines.append("  embedding --> b0")
     last = number
@@ -84,10 +84,6 @@ def _mixer(mixer: Any) -> str:
     if members is not None:
         return f"{type(mixer).__name__}({', '.join(_mixer(m) for m in members.values())})"
     return type(mixer).__name__ + (f"({_mixer(inner)})" if isinstance(inner, nn.Module) else "")
-
-
-def _runs(kinds: Sequence[_Kind]) -> list[tuple[_Kind, int]]:
-    return [(kind, len(list(equal))) for kind, equal in groupby(kinds)]
 
 
 def _block(number: int, kind: _Kind, count: int, names: Mapping[str, str]) -> list[str]:

@@ -203,15 +203,13 @@ class Study:
                     return True
         return False
 
-    def tell(
-        self, trial: Trial, state: Literal["done", "failed", "pruned"], value: float | None = None
-    ) -> None:
-        """End a trial; one without a finite value has failed."""
+    def tell(self, trial: Trial, state: State, value: float | None = None) -> None:
+        """End a trial; one that is not pruned and has no finite value has failed."""
         states = self.optuna.trial.TrialState
-        if state == "done" and value is not None and math.isfinite(value):
+        if value is not None and math.isfinite(value):
             self._study.tell(trial.number, value, skip_if_finished=True)
         else:
-            ended = states.PRUNED if state == "pruned" else states.FAIL
+            ended = states.PRUNED if state is State.PRUNED else states.FAIL
             self._study.tell(trial.number, state=ended, skip_if_finished=True)
 
     def trials(self) -> list[tuple[Trial, str, float | None]]:
@@ -364,7 +362,7 @@ class SearchScheduler(Scheduler):
             for needed in prerequisites([job]):
                 self.add(needed)
         except UserError as error:
-            self.study.tell(trial, "failed")
+            self.study.tell(trial, State.FAILED)
             self.refused[trial.number] = f"{' '.join(trial.overrides)}: {one_line(error)}"
             return
         self.add(job)
@@ -381,15 +379,10 @@ class SearchScheduler(Scheduler):
 
     def _tell(self, job: Job, trial: Trial) -> bool:
         """Tell the study how a trial ended; returns False while it has not."""
-        if job.state is State.DONE:
-            self.study.tell(trial, "done", job.value(self.metric))
-        elif job.state is State.PRUNED:
-            self.study.tell(trial, "pruned")
-        elif job.state is State.FAILED:
-            self.study.tell(trial, "failed")
-        else:
-            return job.state is State.STOPPED  # goes on with the next command
-        return True
+        if job.state in (State.DONE, State.PRUNED, State.FAILED):
+            value = job.value(self.metric) if job.state is State.DONE else None
+            self.study.tell(trial, job.state, value)
+        return job.state in FINISHED  # one that is stopped goes on with the next command
 
     def _prune(self, job: Job, handle: Handle) -> None:
         """Report new validations of a running trial, and ask it to stop where asha says so."""

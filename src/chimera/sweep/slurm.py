@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -324,6 +324,7 @@ class LocalAllocation(SlurmJob):
         return int(self.job.result()) if error is None else self._failed(str(error).splitlines()[0])
 
 
+@dataclass
 class Command:
     """The function that submitit calls in the allocation: runs the command in a child process.
 
@@ -335,14 +336,11 @@ class Command:
         tasks: processes of the job; with several, each is a rank of the run.
     """
 
-    def __init__(
-        self, overrides: tuple[str, ...], log: Path, cpus: int, grace: float, tasks: int = 1
-    ) -> None:
-        self.overrides = overrides
-        self.log = log
-        self.cpus = cpus
-        self.grace = grace
-        self.tasks = tasks
+    overrides: tuple[str, ...]
+    log: Path
+    cpus: int
+    grace: float
+    tasks: int = 1
 
     def __call__(self) -> int:
         self._terminated = False
@@ -376,8 +374,7 @@ class Command:
         deadline = time.monotonic() + self.grace
         while self.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
-        same_command = Command(self.overrides, self.log, self.cpus, self.grace, self.tasks)
-        return submitit().helpers.DelayedSubmission(same_command)
+        return submitit().helpers.DelayedSubmission(replace(self))
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._terminated = True
