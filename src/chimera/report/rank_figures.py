@@ -65,9 +65,8 @@ def heatmaps(results: TableResults) -> Figure | None:
             axis.set_axis_off()
         part.supylabel("block", fontsize=9)
         part.suptitle(title, fontsize=10)
-    figure.suptitle(
-        style.escaped(style.with_scale(results.table.title, results.scale)), fontsize=11
-    )
+    title = style.with_scale(results.table.title, results.scale)
+    figure.suptitle(style.escaped(title), fontsize=11)
     return figure
 
 
@@ -113,7 +112,6 @@ def history(results: TableResults) -> Figure | None:
         axis.set_ylim(bottom=0)
         style.tidy(axis)
     style.legend(figure, axes[0])
-    figure.suptitle(
-        style.escaped(style.with_scale(results.table.title, results.scale)), fontsize=11
-    )
+    title = style.with_scale(results.table.title, results.scale)
+    figure.suptitle(style.escaped(title), fontsize=11)
     return figure

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
@@ -68,17 +68,6 @@ _SECRET = re.compile(r"(?i)(^|_)(api_?key|secret|passw(or)?d|credentials?|(acces
 _LOGIN = re.compile(r"\w://[^/\s]*@")
 #: An absolute path, which an address such as `https://…` does not begin.
 _ABSOLUTE = re.compile(r"(?<![\w.~/])(?<!:(?=//[^/]))(?:/+[^/,\s\]'\"]+)*/+([^/,\s\]'\"]+)")
-#: Fields of a line, and their types.
-FIELDS: dict[str, type] = {
-    "identity": str,
-    "name": str,
-    "date": str,
-    "config": dict,
-    "overrides": list,
-    "result": dict,
-    "environment": dict,
-    "steps": dict,
-}
 _told: set[str] = set()
 
 
@@ -131,6 +120,12 @@ class Record:
     def row(self) -> str:
         """Name of the table's row that the run is of; its name if it is of none."""
         return str((self.config.get("table") or {}).get("row") or self.name)
+
+
+#: Fields of a line, and their types: those of a record but its folder.
+FIELDS: dict[str, type] = {
+    name: get_origin(hint) or hint for name, hint in get_type_hints(Record).items() if hint != Path
+}
 
 
 class Records:

@@ -35,8 +35,6 @@ class Mqar(Synthetic):
 
     batch_size: PositiveInt = 16
     held_out: PositiveInt = 256
-    seq_len: PositiveInt = 64
-    test_len: PositiveInt = 64
     vocabulary: PositiveInt = 65
     pairs: list[PositiveInt] = field(default_factory=lambda: [4, 8, 16])
     queries: PositiveInt = 16
@@ -176,7 +174,6 @@ class Induction(Longer):
 
     batch_size: PositiveInt = 16
     held_out: PositiveInt = 32
-    seq_len: PositiveInt = 64
     test_len: PositiveInt = 1024
     vocabulary: PositiveInt = 33
     triggers: PositiveInt = 4

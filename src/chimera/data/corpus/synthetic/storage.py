@@ -80,8 +80,6 @@ class SelectiveCopy(Synthetic):
 
     batch_size: PositiveInt = 16
     held_out: PositiveInt = 256
-    seq_len: PositiveInt = 64
-    test_len: PositiveInt = 64
     vocabulary: PositiveInt = 18
     copied: PositiveInt = 12
 
