@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any
 
@@ -72,15 +71,11 @@ def operations(words: Sequence[str], length: int, *, train: bool) -> float:
     """Operations of a pass over a sequence; of training with the backward pass."""
     mixer = mixer_of(words, WIDTH, "meta").train(train)
     x, ctx = inputs(WIDTH, 0, length, "meta")
-    with Count() as counter, _gradients(train):
+    with Count() as counter, torch.set_grad_enabled(train):
         out = mixer(x, ctx)
         if train:
             out.y.sum().backward()
     return counter.products + counter.elementwise
-
-
-def _gradients(needed: bool) -> AbstractContextManager[object]:
-    return nullcontext() if needed else torch.no_grad()
 
 
 @torch.no_grad()
@@ -106,7 +101,7 @@ def seconds(words: Sequence[str], length: int, *, train: bool) -> float:
     x, ctx = inputs(TIMED, 0, length, "cpu")
 
     def work() -> None:
-        with _gradients(train):
+        with torch.set_grad_enabled(train):
             y = mixer(x, ctx).y
         if train:
             y.sum().backward()

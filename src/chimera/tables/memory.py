@@ -14,7 +14,6 @@ gave to the second step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from chimera.ops.live_bytes import allocated_bytes
 from chimera.optim.optimizer import build, groups
 from chimera.tables import Grid, place, publish, run
 from chimera.task.base import Task
-from chimera.task.memory import HALF, nbytes, passes_bytes, weight_bytes
+from chimera.task.memory import autocast_of, nbytes, passes_bytes, weight_bytes
 from chimera.train.build import build_task
 from chimera.train.model_summary import memory, update_of, vocabulary_of
 
@@ -139,12 +138,9 @@ def measured(config: dict[str, Any], length: int) -> float:
     batch["ids"] = torch.randint(entries, batch["ids"].shape)
     fused = update_of(config) == "fused"
     optimizer, _ = build(task.optim, groups(task.model, task.optim), 10, fused=fused)
-    autocast: AbstractContextManager[object] = nullcontext()
-    if config["precision"] in HALF:
-        autocast = torch.autocast("cpu", HALF[config["precision"]])
 
     def step() -> None:
-        with autocast:
+        with autocast_of(config["precision"]):
             out: Any = task.training_step(batch, 0)
         out["loss"].backward()
         with torch.compiler.set_stance("force_eager"):  # as the estimate

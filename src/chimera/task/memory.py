@@ -10,7 +10,6 @@ them, gradients, temporary tensors. Caches of allocators, kernels' own scratch m
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -94,9 +93,6 @@ def passes_bytes(
     Args:
         task, sequences, length, precision, kept: as of `step_bytes`.
     """
-    autocast: AbstractContextManager[object] = nullcontext()
-    if precision in HALF:
-        autocast = torch.autocast("cpu", HALF[precision])
     try:
         with FakeTensorMode():
             copy = without_numbers(task, torch.device("cpu")).train()
@@ -104,12 +100,17 @@ def passes_bytes(
             if kept:
                 _give_gradients(copy)
             with LiveBytes() as live:
-                with autocast:
+                with autocast_of(precision):
                     out: Any = copy.training_step(batch, 0)
                 out["loss"].backward()
     except (RuntimeError, TypeError, AttributeError):
         return None
     return live.peak
+
+
+def autocast_of(precision: str) -> torch.autocast:
+    """Autocast of a step on the CPU, without effect in fp32."""
+    return torch.autocast("cpu", HALF.get(precision), enabled=precision in HALF)
 
 
 def optimiser_bytes(task: Task, update: Update = "loop") -> tuple[float, int]:
