@@ -26,7 +26,7 @@ from chimera.model.assemble import unfilled
 from chimera.ops.flops import Count
 from chimera.quant.shared.layers import Linear
 from chimera.quant.shared.packing import byte_report
-from chimera.tables import Grid, place, publish, run
+from chimera.tables import Grid, place, publish
 from chimera.tables.parameters import VOCABULARY
 from chimera.train.build import build_task
 
@@ -117,7 +117,3 @@ def main(arguments: Sequence[str]) -> None:
     """Print and write the table."""
     folder = place(TABLE, arguments)
     publish(TABLE, [grid()], {}, folder)
-
-
-if __name__ == "__main__":
-    run(main)

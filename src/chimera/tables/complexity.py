@@ -26,7 +26,7 @@ from chimera.config.compose import compose, plain
 from chimera.contract import Context
 from chimera.model.assemble import build_model, choose
 from chimera.ops.flops import Count
-from chimera.tables import Grid, place, publish, run
+from chimera.tables import Grid, place, publish
 
 TABLE = "titan/complexity"
 #: Name, choice of the mixer, and what Table 7 says of training, and of a token in recurrent form.
@@ -193,7 +193,3 @@ def main(arguments: Sequence[str]) -> None:
     folder = place(TABLE, arguments)
     grids = [by_length(train=False), by_length(train=True), recurrent(), by_steps(), times()]
     publish(TABLE, grids, {}, folder)
-
-
-if __name__ == "__main__":
-    run(main)

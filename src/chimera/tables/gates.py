@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from chimera.adapter.sora import Gate, SignAtZero
 from chimera.report import style
-from chimera.tables import Grid, place, publish, run
+from chimera.tables import Grid, place, publish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -274,7 +274,3 @@ def _finished(figure: Figure) -> Figure:
         axis.legend(frameon=False, fontsize=8.5)
         style.tidy(axis)
     return figure
-
-
-if __name__ == "__main__":
-    run(main)

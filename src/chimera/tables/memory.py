@@ -22,7 +22,7 @@ from chimera.config.compose import compose, plain
 from chimera.model.assemble import unfilled
 from chimera.ops.live_bytes import allocated_bytes
 from chimera.optim.optimizer import build, groups
-from chimera.tables import Grid, place, publish, run
+from chimera.tables import Grid, place, publish
 from chimera.task.base import Task
 from chimera.task.memory import autocast_of, nbytes, passes_bytes, weight_bytes
 from chimera.train.build import build_task
@@ -157,7 +157,3 @@ def main(arguments: Sequence[str]) -> None:
     """Print and write both tables."""
     folder = place(TABLE, arguments)
     publish(TABLE, [at_full_size(), against_steps()], {}, folder)
-
-
-if __name__ == "__main__":
-    run(main)
