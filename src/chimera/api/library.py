@@ -19,7 +19,7 @@ from hydra.utils import instantiate
 from chimera.config.compose import compose, plain
 from chimera.config.groups import ZOO, read_folders
 from chimera.config.schema import check_node, check_value
-from chimera.config.start_model import causal_of, location, wait_for_all
+from chimera.config.start_model import location, wait_for_all
 from chimera.data.batch.module import DataModule
 from chimera.dotted import flatten
 from chimera.errors import UserError, unknown
@@ -27,7 +27,7 @@ from chimera.export import Exported
 from chimera.export import load as load_exported
 from chimera.generate.settings import Generation
 from chimera.generate.text import write
-from chimera.model.assemble import build_model, choose
+from chimera.model.assemble import choose, unadapted
 from chimera.model.language import LanguageModel
 from chimera.model.restore import start_from
 from chimera.paths import runs_root
@@ -66,8 +66,7 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics of the final validation and test; empty before the run is done."""
-        metrics: dict[str, float] = self.record.get("metrics", {})
-        return metrics
+        return self.record.get("metrics", {})
 
     @property
     def record(self) -> dict[str, Any]:
@@ -121,22 +120,15 @@ def build(*words: str, vocab_size: int | None = None) -> LanguageModel:
     """
     config = composed(overrides_of(words))
     check_value("vocab_size", vocab_size, PositiveInt | None)
-    settings = instantiate(config["model"], _convert_="all")
-    settings.check()
+    instantiate(config["model"], _convert_="all").check()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config["seed"])
         choices = choose(config)
-        model = build_model(
-            settings,
-            choices,
-            vocab_size=_vocabulary(config) if vocab_size is None else vocab_size,
-            causal=causal_of(config["task"]),
-            adapt=False,
-        )
+        vocabulary = _vocabulary(config) if vocab_size is None else vocab_size
+        model = unadapted(config, choices, vocabulary)
         if config["init_from"]:
             start_from(model, location(config))
-        adapted: LanguageModel = choices.adapter(model)  # type: ignore[assignment]
-        return adapted
+        return choices.adapter(model)  # type: ignore[return-value]
 
 
 def load(path: str | Path, *, trust: bool = False) -> Exported:

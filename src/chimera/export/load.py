@@ -5,20 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from hydra.utils import instantiate
 from torch import nn
 
 from chimera.adapter.shared import files as adapters
 from chimera.config.hydra_calls import one_line
 from chimera.config.schema import check_value
-from chimera.config.start_model import causal_of
 from chimera.config.trusted_config import exported, trusted_model
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.data.tokenizer.own import from_transformers
 from chimera.errors import UserError
 from chimera.export.folder import grafted
-from chimera.model.assemble import build_model, choose
+from chimera.model.assemble import choose, unadapted
 from chimera.model.classifier import Classifier, Pool
 from chimera.model.restore import restore
 from chimera.quant.shared.packing import packed
@@ -59,13 +57,7 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
     node = trusted_model(config, folder, str(folder), advice="export its run again")
     with one_line():
         choices = choose(config)
-        model: nn.Module = build_model(
-            instantiate(node, _convert_="all"),
-            choices,
-            vocab_size=about["vocab_size"],
-            causal=causal_of(config["task"]),
-            adapt=False,
-        )
+        model: nn.Module = unadapted(config | {"model": node}, choices, about["vocab_size"])
     if about["outputs"]:
         # That of transformers, if it put a new head on the model.
         head = about["classifier"] if "pool" in (about.get("classifier") or {}) else config["task"]

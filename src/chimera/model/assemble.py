@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from hydra.utils import get_class, get_method
+from hydra.utils import get_class, get_method, instantiate
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from chimera.config.groups import ZOO, groups, node
 from chimera.config.hydra_calls import make
 from chimera.config.settings import Model as ModelSettings
+from chimera.config.start_model import causal_of
 from chimera.contract import (
     CAUSAL,
     FFN,
@@ -83,6 +84,22 @@ def build_model(
     build = get_method(settings.builder)
     model = build(settings, choices, vocab_size=vocab_size, causal=causal)
     return cast(LanguageModel, choices.adapter(model) if adapt else model)
+
+
+def unadapted(config: dict[str, Any], choices: Choices, vocab_size: int) -> LanguageModel:
+    """Build the model of a checked configuration, before its adapter is applied.
+
+    Args:
+        config: with the nodes `model` and `task`.
+        choices: of the other groups.
+        vocab_size: entries of the vocabulary.
+
+    Raises:
+        UserError: as of `build_model`.
+    """
+    settings = instantiate(config["model"], _convert_="all")
+    causal = causal_of(config["task"])
+    return build_model(settings, choices, vocab_size=vocab_size, causal=causal, adapt=False)
 
 
 def from_parts(

@@ -6,9 +6,8 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from chimera.config.start_model import causal_of
 from chimera.data.batch.module import DataModule
-from chimera.model.assemble import build_model, choose
+from chimera.model.assemble import choose, unadapted
 from chimera.model.restore import start_from
 from chimera.task.base import Task
 
@@ -23,8 +22,7 @@ def build_data(data: Node, tokenizer: Node, task: Node, seed: int) -> DataModule
         seed: of the order of the training examples.
     """
     corpus, words, factory = (instantiate(n, _convert_="all") for n in (data, tokenizer, task))
-    module: DataModule = factory.func.data_module(corpus, words, seed, factory.keywords)
-    return module
+    return factory.func.data_module(corpus, words, seed, factory.keywords)
 
 
 def build_task(
@@ -44,13 +42,7 @@ def build_task(
         adapter: False builds the model without the adapter that the configuration names.
     """
     choices = choose(config, adapter=adapter)
-    model = build_model(
-        instantiate(config["model"], _convert_="all"),
-        choices,
-        vocab_size=vocab_size,
-        causal=causal_of(config["task"]),
-        adapt=False,
-    )
+    model = unadapted(config, choices, vocab_size)
     start_from(model, start_weights)
     optim = instantiate(config["optim"], _convert_="all")
     factory = instantiate(config["task"], _convert_="all")
