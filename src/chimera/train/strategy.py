@@ -86,15 +86,9 @@ class Sharded(_PlainMessages, ModelParallelStrategy):
         assert self.lightning_module is not None
         return whole_state(self.lightning_module)
 
-    def load_checkpoint(
-        self, checkpoint_path: Any, weights_only: bool | None = None
-    ) -> dict[str, Any]:
-        return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
-
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
-    ) -> None:
-        Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
+    #: A checkpoint is one file, as that of other strategies.
+    load_checkpoint = Strategy.load_checkpoint
+    save_checkpoint = Strategy.save_checkpoint
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         assert self.lightning_module is not None
