@@ -109,8 +109,7 @@ def _complete(arguments: list[str]) -> int:
             return 0
         line = f"{program} {rest}"
         os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
-    code: int = resolve_name(f"chimera.cli.{_TRAIN}")(arguments)
-    return code
+    return resolve_name(f"chimera.cli.{_TRAIN}")(arguments)
 
 
 def _help() -> str:

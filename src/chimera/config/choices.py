@@ -114,8 +114,7 @@ def keys_of(group: str, option: str | None = None) -> frozenset[str]:
 
 def configuration(overrides: tuple[str, ...]) -> DictConfig:
     """Compose the configuration of group overrides; returns a copy that the caller may change."""
-    cfg: DictConfig = pickle.loads(merged_files(overrides))
-    return cfg
+    return pickle.loads(merged_files(overrides))
 
 
 @cache

@@ -151,5 +151,4 @@ def _speakers(group: str) -> list[tuple[str, Any]]:
 def composed(group: str, name: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Node of an option with the nodes of its parts, and with other values of some settings."""
     node = choices.configuration((f"{group}={name}",))[group]
-    made: Any = OmegaConf.to_container(OmegaConf.merge(node, own or {}))
-    return cast(dict[str, Any], made)
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(node, own or {})))

@@ -27,8 +27,7 @@ def hints() -> dict[str, dict[str, Any]]:
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     for command in ("train", "eval", "export"):
         text = text.replace(f"{{{command}}}", command_name(command))
-    found: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return found
+    return yaml.safe_load(text)
 
 
 def option_advice(group: str, option: str) -> str:

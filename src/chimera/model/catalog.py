@@ -110,10 +110,8 @@ def _first_line(target: Any) -> str:
 
 def _cited(comment: str) -> str:
     """Source in a pattern's comment: `SPEC`'s id at its start, or the last brackets."""
-    at_start, in_brackets = (
-        re.match(r"(\S+ [\w. ]*\d):", comment),
-        re.findall(r"\(([^()]*)\)", comment),
-    )
+    at_start = re.match(r"(\S+ [\w. ]*\d):", comment)
+    in_brackets = re.findall(r"\(([^()]*)\)", comment)
     return at_start[1] if at_start else in_brackets[-1] if in_brackets else ""
 
 

@@ -110,8 +110,7 @@ def _config(group: str, name: str) -> dict[str, Any]:
     if "defaults" not in raw and "${" not in str(raw):
         return raw
     composed = plain(compose([f"{group}={name}"]))
-    own: dict[str, Any] = composed.get(group) or raw
-    return own
+    return composed.get(group) or raw
 
 
 def _about(target: Any) -> str:

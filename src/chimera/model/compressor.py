@@ -32,8 +32,7 @@ class Decoder(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        decoded: Tensor = self.down(F.gelu(self.up(x)))
-        return decoded
+        return self.down(F.gelu(self.up(x)))
 
 
 class Compressor(nn.Module):

@@ -54,8 +54,7 @@ def whole_state(module: nn.Module) -> dict[str, Any]:
     Only the first process gets it if the module is sharded; the others get an empty one.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state: dict[str, Any] = get_model_state_dict(module, options=options)
-    return state
+    return get_model_state_dict(module, options=options)
 
 
 def load_state(module: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:

@@ -156,8 +156,7 @@ def rate_factor(settings: Optim, total_steps: int) -> Factor:
     """
     make_schedule = settings.schedule or warmup_cosine
     defaults = {"warmup": settings.warmup, "min_ratio": settings.min_ratio}
-    factor: Factor = make_schedule(total_steps, **_accepted(make_schedule, defaults))
-    return factor
+    return make_schedule(total_steps, **_accepted(make_schedule, defaults))
 
 
 def check(settings: Optim) -> None:

@@ -99,8 +99,7 @@ def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
         del kept["tokenizer"]["path"]  # a folder of the model named by init_from; init_run is kept
     if added := _callbacks_of_others(config):
         kept["callbacks"] = added
-    settings: dict[str, Any] = _without_null(kept)
-    return settings
+    return _without_null(kept)
 
 
 def _callbacks_of_others(config: dict[str, Any]) -> dict[str, Any]:

@@ -105,8 +105,7 @@ class Record:
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics of the final validation and test."""
-        metrics: dict[str, float] = self.result["metrics"]
-        return metrics
+        return self.result["metrics"]
 
     @property
     def table(self) -> str | None:
@@ -540,8 +539,7 @@ def portable_environment(about: Mapping[str, Any]) -> dict[str, Any]:
 def portable_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """Contents of run.json without the folders of the cache."""
     data = {k: v for k, v in (result.get("data") or {}).items() if k != "cache"}
-    found: dict[str, Any] = portable_values({**result, "data": data})
-    return found
+    return portable_values({**result, "data": data})
 
 
 def thinned(log: pandas.DataFrame, points: int = POINTS) -> dict[str, list[float | None]]:

@@ -106,8 +106,7 @@ def smooth(values: list[float], reach: int | None = None) -> list[float]:
         )
         with np.errstate(invalid="ignore"):  # 0 / 0 where no value is finite
             found = (sums[end] - sums[first]) / (counts[end] - counts[first])
-    smoothed: list[float] = found.tolist()
-    return smoothed
+    return found.tolist()
 
 
 def validated(record: Mapping[str, Any]) -> list[tuple[int, float]]:

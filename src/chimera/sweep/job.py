@@ -104,8 +104,7 @@ class Job:
     def value(self, metric: str) -> float | None:
         """A metric of the finished run."""
         result = self.record.result if self.record else self.directory.record()
-        found: float | None = result.get("metrics", {}).get(metric)
-        return found
+        return result.get("metrics", {}).get(metric)
 
     @property
     def changed_elsewhere(self) -> bool:

@@ -57,8 +57,7 @@ def mixer_of(words: Sequence[str], width: int, device: str, *, causal: bool = Fa
             causal=causal,
         )
     block: Any = model.backbone.blocks[0]
-    mixer: nn.Module = block.mixer
-    return mixer
+    return block.mixer
 
 
 def inputs(width: int, first: int, count: int, device: str) -> tuple[Tensor, Context]:

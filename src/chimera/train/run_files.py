@@ -157,8 +157,7 @@ def samples_of(task: Any, data: DataModule) -> list[dict[str, str]]:
     eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     try:
         with torch.no_grad(), eager:
-            samples: list[dict[str, str]] = task.samples(data)
-            return samples
+            return task.samples(data)
     except UserError:  # a mixer that decodes no text
         return []
     finally:

@@ -52,8 +52,7 @@ class InstructDataModule(DataModule):
     @cached_property
     def records(self) -> dict[Split, list[Record]]:
         """Records of each split."""
-        records: dict[Split, list[Record]] = self.corpus.records()
-        return records
+        return self.corpus.records()
 
     def save_test(self, file: Path) -> None:
         samples = self.test_dataloader().samples

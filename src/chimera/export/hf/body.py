@@ -70,8 +70,7 @@ class ChimeraBodyModel(PreTrainedModel):
 
     def get_input_embeddings(self) -> nn.Module:
         """The token embedding."""
-        table: nn.Module = self.body.get_input_embeddings()
-        return table
+        return self.body.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the token embedding."""
@@ -109,13 +108,11 @@ class ChimeraBodyForMaskedLM(WithHead, ChimeraBodyModel):
         return self.model
 
     def logits(self, out: Any, mask: Tensor | None, kept: Any) -> Tensor:
-        found: Tensor = out.logits[:, kept]
-        return found
+        return out.logits[:, kept]
 
     def get_output_embeddings(self) -> nn.Module:
         """The head's matrix."""
-        matrix: nn.Module = self.model.get_output_embeddings()
-        return matrix
+        return self.model.get_output_embeddings()
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the head's matrix."""

@@ -108,5 +108,4 @@ class Classifies(WithHead):
 
     def logits(self, out: Any, mask: Tensor | None, kept: Any) -> Tensor:
         mask = None if mask is None else mask.bool()
-        scores: Tensor = self.classifier(pooled(out.last_hidden_state, mask, self.pool))
-        return scores
+        return self.classifier(pooled(out.last_hidden_state, mask, self.pool))

@@ -317,8 +317,7 @@ class _LanguageModel(_WithHead):
         self.post_init()
 
     def logits(self, out: Any, mask: Tensor | None, kept: Any) -> Tensor:
-        scores: Tensor = self.head(out.last_hidden_state[:, kept])
-        return scores
+        return self.head(out.last_hidden_state[:, kept])
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The head's matrix; None where it is an embedding's packed table."""
