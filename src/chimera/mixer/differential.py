@@ -47,12 +47,7 @@ class Differential(SoftmaxMixer):
     state_size = "2·t·d (the cache grows)"
 
     def __init__(
-        self,
-        site: Site,
-        parts: Parts,
-        *,
-        heads: PositiveInt | None = None,
-        bias: bool = False,
+        self, site: Site, parts: Parts, *, heads: PositiveInt | None = None, bias: bool = False
     ) -> None:
         h = heads or max(1, site.heads // 2)
         super().__init__(site, parts, heads=2 * h, kv_heads=None, bias=bias)

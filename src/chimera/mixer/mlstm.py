@@ -22,16 +22,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import (
-    CAUSAL,
-    Context,
-    Mixer,
-    Out,
-    Parts,
-    PositiveFloat,
-    PositiveInt,
-    Site,
-)
+from chimera.contract import CAUSAL, Context, Mixer, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.mixer.shared.headwise import HeadNorm, HeadwiseLinear
 from chimera.ops.conv import causal_conv
 from chimera.ops.mlstm import Memory, mlstm

@@ -87,10 +87,7 @@ def empty_cache(batch: int, heads: int, slots: int, width: int, like: Tensor) ->
 
 
 def extend(
-    k: Float[Tensor, "b g t k"],
-    v: Float[Tensor, "b g t k"],
-    tokens: Aligned,
-    state: KVCache | None,
+    k: Float[Tensor, "b g t k"], v: Float[Tensor, "b g t k"], tokens: Aligned, state: KVCache | None
 ) -> tuple[KVCache, KVCache | None]:
     """Keys of cache and new tokens, and the cache for the next call (None if `state` is None)."""
     if state is None:
@@ -100,10 +97,7 @@ def extend(
 
 
 def slide(
-    k: Float[Tensor, "b g t k"],
-    v: Float[Tensor, "b g t k"],
-    tokens: Aligned,
-    state: KVCache,
+    k: Float[Tensor, "b g t k"], v: Float[Tensor, "b g t k"], tokens: Aligned, state: KVCache
 ) -> tuple[KVCache, KVCache]:
     """Keys of cache and new tokens, and the next cache: the last real ones, as many as before."""
     slots = state.pos.shape[1]

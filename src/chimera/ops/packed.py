@@ -97,8 +97,7 @@ def scaled(
     kernels = gpu(a.device) if suits else None
     if kernels is None:
         return None
-    y: Tensor = kernels.scaled(a, step, packed, scale, bias, dtype)
-    return y
+    return kernels.scaled(a, step, packed, scale, bias, dtype)
 
 
 @cache

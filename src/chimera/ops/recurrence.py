@@ -75,8 +75,7 @@ def chunkwise(
         rule: the delta rule.
     """
     g = F.pad(g.double(), (0, -g.shape[-1] % CHUNK)).unflatten(-1, (-1, CHUNK)).cumsum(-1)
-    o: Tensor = forward(q, k, v, beta, g, rule)[0]
-    return o
+    return forward(q, k, v, beta, g, rule)[0]
 
 
 @torch.library.custom_op("chimera::recurrence", mutates_args=())

@@ -88,5 +88,4 @@ def totals(numbers: Sequence[float]) -> list[float]:
     """Sums over the processes, in float64."""
     if processes.count == 1:
         return list(numbers)
-    found: list[float] = processes.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
-    return found
+    return processes.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()

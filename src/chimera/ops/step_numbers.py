@@ -34,8 +34,7 @@ class HostCopy:
         """Wait until they have arrived, not for what the device computes after them."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        values: list[float] = self._numbers.tolist()
-        return values
+        return self._numbers.tolist()
 
 
 def by_name(outputs: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[Tensor, Any]]]:

@@ -355,10 +355,7 @@ class Task(pl.LightningModule):
         )
         if scaled:  # gradients are unscaled before they are clipped, not in the fused step
             vars(optimizer)["_step_supports_amp_scaling"] = False
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(
         self,

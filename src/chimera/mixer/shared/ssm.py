@@ -84,12 +84,7 @@ class SelectiveSSM(nn.Module):
         like = self.A_log
         return SSMState(
             self.conv_weight.new_zeros(batch, self.conv_weight.shape[1] - 1, self.inner),
-            like.new_zeros(
-                batch,
-                self.sizes[1],
-                self.inner,
-                dtype=wide(like),
-            ),
+            like.new_zeros(batch, self.sizes[1], self.inner, dtype=wide(like)),
         )
 
     def forward(

@@ -126,13 +126,11 @@ class Stages(nn.Module):
         return int(self.stage) == LATE
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        y: Tensor = self.current(x)
-        return y
+        return self.current(x)
 
     def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
         """Codes by the chosen inputs."""
-        codes: Grid = self.current.grid(x)  # type: ignore[operator]
-        return codes
+        return self.current.grid(x)  # type: ignore[operator]
 
     @property
     def current(self) -> nn.Module:
