@@ -76,6 +76,25 @@ def _solved(key, value, size, h, inside, start, rows, LEVELS: tl.constexpr):  # 
 
 
 @triton.jit
+def _written(  # type: ignore[no-untyped-def]
+    key, value, size, h, inside, start, rows, LEVELS: tl.constexpr, DELTA: tl.constexpr
+):  # fmt: skip
+    """As `_solved`; without the delta rule a token sees its value alone."""
+    apart, y, missing = inside, value * size, value
+    if DELTA:
+        apart, y, missing = _solved(key, value, size, h, inside, start, rows, LEVELS)
+    return apart, y, missing
+
+
+@triton.jit
+def _sizes(beta, tokens, stride, t, SIZED: tl.constexpr):  # type: ignore[no-untyped-def]
+    size = tl.where(tokens < t, 1.0, 0.0)[:, None]
+    if SIZED:
+        size = tl.load(beta + tokens * stride, tokens < t, other=0.0).to(tl.float32)[:, None]
+    return size
+
+
+@triton.jit
 def _tile(x, tokens, columns, stride, t, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     mask = (tokens < t)[:, None] & (columns < WIDTH)[None, :]
     return tl.load(x + tokens[:, None] * stride + columns[None, :], mask, other=0.0).to(tl.float32)
@@ -116,14 +135,10 @@ def _forward(  # type: ignore[no-untyped-def]
         tokens = c * C + rows
         inside, start, end, whole = _decays(g + c * C, rows, C)
         key = _tile(k, tokens, keys, kt, t, K)
-        y = _tile(v, tokens, values, vt, t, V)
+        value = _tile(v, tokens, values, vt, t, V)
         tl.store(states + c * K * V + place, h.to(states.dtype.element_ty), real)
-        if SIZED:
-            size = tl.load(beta + tokens * bt, tokens < t, other=0.0).to(tl.float32)[:, None]
-        if DELTA:
-            _, y, _ = _solved(key, y, size, h, inside, start, rows, LEVELS)
-        elif SIZED:
-            y *= size
+        size = _sizes(beta, tokens, bt, t, SIZED)
+        _, y, _ = _written(key, value, size, h, inside, start, rows, LEVELS, DELTA)
         query = _tile(q, tokens, keys, qt, t, K)
         out = start * _dot(query, h) + _dot(_dot(query, tl.trans(key)) * inside, y)
         _write(o, tokens, values, H * V, t, out, V)
@@ -161,14 +176,9 @@ def _backward(  # type: ignore[no-untyped-def]
         inside, start, end, whole = _decays(g + c * C, rows, C)
         h = tl.load(states + c * K * V + place, real, other=0.0).to(tl.float32)
         key = _tile(k, tokens, keys, kt, t, K)
-        missing = _tile(v, tokens, values, vt, t, V)
-        y = missing
-        if SIZED:
-            size = tl.load(beta + tokens * bt, tokens < t, other=0.0).to(tl.float32)[:, None]
-        if DELTA:
-            apart, y, missing = _solved(key, y, size, h, inside, start, rows, LEVELS)
-        elif SIZED:
-            y *= size
+        value = _tile(v, tokens, values, vt, t, V)
+        size = _sizes(beta, tokens, bt, t, SIZED)
+        apart, y, missing = _written(key, value, size, h, inside, start, rows, LEVELS, DELTA)
         query = _tile(q, tokens, keys, qt, t, K)
         out = _tile(do, tokens, values, ot, t, V)
         p = _dot(query, tl.trans(key)) * inside
@@ -183,9 +193,8 @@ def _backward(  # type: ignore[no-untyped-def]
         dh = whole * dh + _dot(tl.trans(start * query), out)
         if DELTA:
             dy = _dot(tl.trans(apart), dy)
-        if SIZED:
-            tl.store(dbeta + tokens, tl.sum(dy * missing, 1), tokens < t)
-            dy *= size
+        tl.store(dbeta + tokens, tl.sum(dy * missing, 1), tokens < t)
+        dy *= size
         if DELTA:
             met = -_below(_dot(dy, tl.trans(y)) * inside, rows)
             reads = _dot(met, key) - start * _dot(dy, tl.trans(h))
