@@ -1,8 +1,9 @@
 """Scores of mixers on small tasks, from the kept runs of `ours/small_tasks`, and what others print.
 
 Per mixer and task, seed 0 chooses the learning rate by validation accuracy (then by fewest steps,
-then the lowest rate); the other seeds report test accuracy at it. A score is the accuracy above a
-guess, (accuracy − chance)/(1 − chance): 0 for a guess among the possible answers, 1 for no error.
+then the lowest rate), among those at which other seeds were run; these report test accuracy at it.
+A score is the accuracy above a guess, (accuracy − chance)/(1 − chance): 0 for a guess among the
+possible answers, 1 for no error.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ TABLES = ("ours/small_tasks", "ours/effects")
 STEPS = 800
 #: Difference of published scores below which they rank nothing.
 TIE = 0.01
+#: What has a rate of its own.
+CASE = ["mixer", "task"]
 #: Scores by task and seed.
 Scores = dict[str, dict[int, float]]
 
@@ -82,8 +85,8 @@ def by_mixer(*, changed: bool = False) -> pd.DataFrame:
 
 def at_highest(found: pd.DataFrame) -> pd.DataFrame:
     """Cases of a mixer and a task by task: how many, at their highest rate, of them solved."""
-    best = chosen(found, ["mixer", "task"])
-    highest = found.groupby(["mixer", "task"])["rate"].max()
+    best = chosen(found, CASE)
+    highest = found.groupby(CASE)["rate"].max()
     highest = best["rate"] == [
         highest[case] for case in zip(best["mixer"], best["task"], strict=True)
     ]
@@ -92,13 +95,32 @@ def at_highest(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: of.groupby(best["task"]).sum() for name, of in counts.items()})
 
 
+def reported(found: pd.DataFrame, steps: int = STEPS) -> pd.DataFrame:
+    """Those runs at whose rate four other seeds than the choosing one took so many steps.
+
+    Where no rate has four, those at the rates with the most.
+    """
+    others = found[(found["seed"] != 0) & (found["trainer.max_steps"] == steps)]
+    seeds = others.groupby([*CASE, "rate"])["seed"].nunique().rename("seeds").reset_index()
+    enough = seeds.groupby(CASE)["seeds"].transform("max").clip(upper=4)
+    return found.merge(seeds.loc[seeds["seeds"] >= enough, [*CASE, "rate"]])
+
+
+def waiting(found: pd.DataFrame) -> list[str]:
+    """Cases whose best rate on seed 0 no other seed was run at; a lower one reports."""
+    best, known = (chosen(part, CASE).set_index(CASE)["rate"] for part in (found, reported(found)))
+    return [
+        f"`{mixer}` on {task}" for (mixer, task), rate in best.items() if rate != known[mixer, task]
+    ]
+
+
 def moved(found: pd.DataFrame, limit: float = 0.01) -> list[dict[str, str]]:
     """Cases that chose a rate above a limit: score and rank without such rates, and with them."""
+    found = reported(found)
     before, now = (
-        scores(at_best_rate(part, ["mixer", "task"]))
-        for part in (found[found["rate"] <= limit], found)
+        scores(at_best_rate(part, CASE)) for part in (found[found["rate"] <= limit], found)
     )
-    best = chosen(found, ["mixer", "task"])
+    best = chosen(found, CASE)
     lines = []
     for one in best[best["rate"] > limit].sort_values(["task", "mixer"]).itertuples():
         line = {"task": one.task, "mixer": f"`{one.mixer}`", "rate": f"{one.rate:g}"}
@@ -117,7 +139,7 @@ def profiles(steps: int = STEPS) -> pd.DataFrame:
     Args:
         steps: of the schedule.
     """
-    found = at_best_rate(by_mixer(), ["mixer", "task"])
+    found = at_best_rate(reported(by_mixer(), steps), CASE)
     return found[found["trainer.max_steps"] == steps]
 
 
@@ -152,7 +174,7 @@ def causes(mixers: Sequence[str], task: str = "fuzzy_recall") -> list[dict[str, 
     """Scores of these mixers at their own rates, with more steps and with one change at a time."""
     every = pd.concat([by_mixer(), by_mixer(changed=True)])
     every = every[every["task"] == task]
-    rates = chosen(by_mixer(), ["mixer", "task"]).set_index(["mixer", "task"])["rate"]
+    rates = chosen(reported(by_mixer()), CASE).set_index(CASE)["rate"]
     own = every["mixer"].map({mixer: rates[mixer, task] for mixer in mixers})
     every = every[(every["seed"] != 0) & (every["rate"] == own)]
     lines = []
