@@ -58,9 +58,9 @@ def rotate_fast(x: Float[Tensor, "*b d"], h: Float[Tensor, "r r"], n: int) -> Fl
 
     One product with H_r computes the lowest log2 r stages. Each higher stage adds and subtracts
     contiguous halves at distance r, 2r, …. On a GPU and in a compiled graph, products with parts
-    of `h` compute the higher stages too: H_{m·r} = H_m ⊗ H_r. A graph rotates an x in half
-    precision by one product, whose factors have just its bits; under autocast also the gradient,
-    which a product in half precision has made.
+    of `h` compute the higher stages too: H_{m·r} = H_m ⊗ H_r. A compiled graph
+    rotates x in half precision by one such product, which is exact: entries are ±1, sums float32.
+    Under autocast it first rounds the gradient to half precision, as other products do.
     """
     return _Butterfly.apply(x, h, n)
 

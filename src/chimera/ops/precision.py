@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+#: Half precision.
 HALF = (torch.float16, torch.bfloat16)
 
 

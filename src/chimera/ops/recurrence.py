@@ -71,7 +71,7 @@ def chunkwise(
         q, k: queries and keys; adjacent value heads share one of n.
         v: values.
         g: log-decay before each token, ≤ 0.
-        beta: step sizes; None for 1, which the delta rule has not.
+        beta: step sizes; None for 1. The delta rule needs them.
         rule: the delta rule.
     """
     g = F.pad(g.double(), (0, -g.shape[-1] % CHUNK)).unflatten(-1, (-1, CHUNK)).cumsum(-1)
@@ -119,6 +119,7 @@ def _gradients(
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.set_materialize_grads(False)  # of the states nobody asks one
     *given, ctx.rule = inputs
     ctx.save_for_backward(*given, output[1])
 

@@ -135,8 +135,7 @@ sound._dynamo_marked_constant = True  # type: ignore[attr-defined] # as in `recu
 
 def by_torch(*inputs: Tensor) -> tuple[Tensor, Tensor]:
     """y and the last state, of x, Δ, A, B, C and the first state."""
-    y, state = _Scan.apply(*inputs)
-    return y, state
+    return _Scan.apply(*inputs)
 
 
 def by_kernels(

@@ -158,9 +158,10 @@ def ranks(trainer: dict[str, Any]) -> int:
 def update_of(config: dict[str, Any]) -> Update:
     """How a run's optimiser takes its step (`Task.configure_optimizers`)."""
     trainer = config["trainer"]
-    if config["precision"] != "fp16" and trainer["strategy"] != "fsdp":
+    cpu = trainer["accelerator"] == "cpu"
+    if trainer["strategy"] != "fsdp" and not (cpu and config["precision"] == "fp16"):
         return "fused"
-    return "loop" if trainer["accelerator"] == "cpu" else "foreach"
+    return "loop" if cpu else "foreach"
 
 
 def whole_at_once(model: nn.Module) -> float:
