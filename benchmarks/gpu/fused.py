@@ -40,7 +40,7 @@ from benchmarks.gpu.steps import Preset
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
 from chimera.model.compiled import FUSION
-from chimera.ops import recurrence, scan
+from chimera.ops import conv, recurrence, scan
 from chimera.ops.flops import _OURS, _kind
 from chimera.task.base import Task
 from chimera.train.build import build_task
@@ -103,6 +103,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
             patch.object(scan, "WIDTH_CPU", scan.WIDTH_GPU),
             patch.object(recurrence, "sound", lambda *_: True),
             patch.object(scan, "sound", lambda *_: True),
+            patch.object(conv, "sound", lambda *_: True),
             patch.object(F, "scaled_dot_product_attention", attention),
         ):
             with low:
@@ -167,7 +168,7 @@ def factors(packet: Any, args: Any) -> torch.dtype:
 
 @register_flop_formula(torch.ops.chimera.recurrence, get_raw=True)
 def recurrence_flops(
-    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, rule: bool, **_: Any
+    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, skip: Any, rule: bool, **_: Any
 ) -> int:
     """Products with queries, keys and the state, in chunks of c tokens; not the inverse."""
     c, k_dim, v_dim = g.shape[-1], q.shape[-1], v.shape[-1]
@@ -180,8 +181,8 @@ def recurrence_flops(
 @register_flop_formula(torch.ops.chimera.recurrence_backward, get_raw=True)
 def recurrence_backward_flops(do: Tensor, *args: Any, **_: Any) -> int:
     """Twice the forward pass; what is computed again is no work of the model."""
-    q, k, v, beta, g, _, rule = args
-    return 2 * recurrence_flops(q, k, v, beta, g, rule)
+    q, k, v, beta, g, skip, _, rule = args
+    return 2 * recurrence_flops(q, k, v, beta, g, skip, rule)
 
 
 def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:

@@ -25,10 +25,11 @@ def kernels() -> Iterator[ModuleType]:
 
 
 def by_torch(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None = None, *, rule: bool
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None = None,
+    skip: Tensor | None = None, *, rule: bool,
+) -> Tensor:  # fmt: skip
     if not rule:
-        return ssd.chunkwise(q, k, v, g, torch.ones_like(g) if beta is None else beta)[0]
+        return ssd.chunkwise(q, k, v, g, torch.ones_like(g) if beta is None else beta, skip=skip)[0]
     assert beta is not None
     steps = k[:, :, :, None], v[:, :, :, None], beta[..., None, None]
     return delta.chunkwise(q, *steps, g)[0]
@@ -53,6 +54,7 @@ def test_kernels_equal_torch_in_float64(
     key[:, :, t // 2 :] = key[:, :, :1]
     value, g = torch.randn(1, 2, t, v), -rate * torch.rand(1, 2, t)
     parts = [q, key, value, g, *[torch.full((1, 2, t), x) for x in (beta,) if x is not None]]
+    parts += [torch.randn(2)] if beta and not rule else []
     single = [x.clone().requires_grad_() for x in parts]
     double = [x.double().requires_grad_() for x in parts]
     got, want = recurrence.chunkwise(*single, rule=rule), by_torch(*double, rule=rule)
@@ -75,6 +77,14 @@ def test_a_kernel_that_is_wrong_is_found(
         assert kernels.fault(cpu, 16, 24, True) is None
     monkeypatch.setattr(kernels, "_by_torch", lambda q, k, v, g, beta, rule: v * 2)
     assert kernels.fault(cpu, 16, 24, True) is not None
+
+
+@needs_triton
+def test_outputs_have_no_more_bits_than_inputs(kernels: ModuleType) -> None:
+    q, v, g = torch.randn(1, 1, 40, 16).bfloat16(), torch.randn(1, 2, 40, 16), torch.zeros(1, 2, 40)
+    got, want = recurrence.chunkwise(q, q, v, g, rule=False), by_torch(q, q, v, g, rule=False)
+    assert got.dtype == torch.bfloat16
+    assert (got - want).abs().max() <= 2**-7 * want.abs().max()  # the interpreter cuts bits off
 
 
 def test_which_inputs_go_to_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,14 +106,16 @@ class DeltaProduct(Mixer):
         if self.convs:
             old_tails = (None,) * 3 if state is None else state.tails
             pairs = [
-                causal_conv(y, w, None, tail, ctx.mask)
+                causal_conv(y, w, None, tail, ctx.mask, silu=True)
                 for y, w, tail in zip((q, k, v), self.convs, old_tails, strict=True)
             ]
             (q, k, v), tails = ([p[i] for p in pairs] for i in (0, 1))
-        q = delta.unit(rearrange(F.silu(q), "b t (h k) -> b h t k", h=self.heads))
+        else:
+            q, k, v = F.silu(q), F.silu(k), F.silu(v)
+        q = delta.unit(rearrange(q, "b t (h k) -> b h t k", h=self.heads))
         split = "b t (n h k) -> b h t n k"
-        k = delta.unit(rearrange(F.silu(k), split, h=self.heads, n=self.order))
-        v = rearrange(F.silu(v), split, h=self.heads, n=self.order)
+        k = delta.unit(rearrange(k, split, h=self.heads, n=self.order))
+        v = rearrange(v, split, h=self.heads, n=self.order)
         beta = rearrange(self.beta_proj(x), "b t (n h) -> b h t n 1", n=self.order)
         beta, decay = delta.masked(
             self.max_beta * beta.to(q.dtype).sigmoid(), self.decay(x), ctx.mask

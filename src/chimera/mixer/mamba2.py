@@ -116,16 +116,18 @@ class Mamba2(OfMamba2, Mixer):
         delta = ssd.masked(self.decay.steps(slow), ctx.mask)
         given = c, b, u.transpose(1, 2), (self.decay.rates() * delta).mT, delta.mT
         if memory is not None and x.shape[1] == 1:
-            y, memory = ssd.step(*given, memory)
+            y, memory = ssd.step(*given, memory, self.D)
         else:
-            y, memory = ssd.chunkwise(*given, memory, chunk=self.chunk)
-        y = (y.transpose(1, 2) + widen(u) * self.D[:, None]).flatten(2)
-        y = self._normed(y * F.silu(widen(z))).to(x.dtype)
+            y, memory = ssd.chunkwise(*given, memory, self.D, chunk=self.chunk)
+        y = self._gated(y.transpose(1, 2).flatten(2), z).to(x.dtype)
         y = self.out_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
         return Out(y, None if memory is None else Mamba2State(memory, tail))
 
-    def _normed(self, y: Float[Tensor, "b t e"]) -> Float[Tensor, "b t e"]:
-        """RMSNorm of each group's channels, in float32 or wider."""
+    def _gated(
+        self, y: Float[Tensor, "b t e"], z: Float[Tensor, "b t e"]
+    ) -> Float[Tensor, "b t e"]:
+        """RMSNorm of each group's channels of y ⊙ SiLU(z), in float32 or wider."""
+        y = y * F.silu(widen(z))
         width = self.inner // self.groups
         y = F.rms_norm(y.unflatten(-1, (-1, width)), (width,), eps=EPS).flatten(2)
         return y * self.norm

@@ -118,8 +118,7 @@ class MLSTM(Mixer):
     def forward(self, x: Tensor, ctx: Context, state: State | None = None) -> Out:
         tail, memory = state or (None, None)
         u, z = self.up_proj(x).chunk(2, -1)
-        c, tail = causal_conv(u, self.conv, self.conv_bias, tail, ctx.mask)
-        a = F.silu(c)
+        a, tail = causal_conv(u, self.conv, self.conv_bias, tail, ctx.mask, silu=True)
         q, k, v = self.q_proj(a), self.k_proj(a), self.v_proj(u)
         i, f = rearrange(
             self.gates(torch.cat([q, k, v], -1)) + self.gate_bias, "b t (n h) -> n b h t", n=2

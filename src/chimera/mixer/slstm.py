@@ -16,7 +16,6 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -108,11 +107,11 @@ class SLSTM(Mixer):
 
     def forward(self, x: Tensor, ctx: Context, state: State | None = None) -> Out:
         tail, cell = state or self.init_state(len(x))
-        c, tail = causal_conv(x, self.conv, self.conv_bias, tail, ctx.mask)
+        a, tail = causal_conv(x, self.conv, self.conv_bias, tail, ctx.mask, silu=True)
         gates = torch.cat(
             [
                 rearrange(y, "b t (n e) -> b t n e", n=self.heads)
-                for y in (self.if_proj(F.silu(c)), self.zo_proj(x))
+                for y in (self.if_proj(a), self.zo_proj(x))
             ],
             -1,
         )

@@ -6,10 +6,15 @@
 this is faster than `conv1d` forward and backward and needs no transposition. Accumulates in
 float32 or wider. The backward pass adds to parts of one tensor: autograd would make one of zeros,
 as long as the sequence, for each tap.
+
+On a GPU, whole sequences without padding go through two kernels of our own (`conv_triton`), which
+read and write each number once; CHIMERA_KERNELS=0 turns them off.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,7 +23,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.precision import wide
+from chimera.ops.packed import gpu
+from chimera.ops.precision import HALF, wide
+
+#: Tokens and channels of a program of the kernels, and the most taps that they serve.
+TOKENS, CHANNELS, MOST = 32, 64, 8
 
 
 def _rows(x: Float[Tensor, "b t d"], index: Int[Tensor, "b s"]) -> Float[Tensor, "b s d"]:
@@ -38,6 +47,8 @@ def causal_conv(
     bias: Float[Tensor, " d"] | None = None,
     tail: Float[Tensor, "b tail d"] | None = None,
     mask: Bool[Tensor, "b t"] | None = None,
+    *,
+    silu: bool = False,
 ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b tail d"]]:
     """Convolve `x` and return the last k−1 real inputs.
 
@@ -48,21 +59,107 @@ def causal_conv(
         tail: the k−1 inputs before `x`; None for zeros, the start of a sequence.
         mask: True for real tokens. Padding is skipped at any place, as if real tokens were
             adjacent; outputs at padding are finite and meaningless.
+        silu: return SiLU(y).
 
     Returns:
         y in the dtype of `x`, and `tail` for the next call.
     """
     t, k = x.shape[1], weight.shape[1]
+    if tail is None and mask is None and serves(x, k):
+        last = F.pad(x[:, max(t - k + 1, 0) :], (0, 0, max(k - 1 - t, 0), 0))
+        return by_kernels(x, weight, bias, silu=silu), last.clone()
     before = x.new_zeros(x.shape[0], k - 1, x.shape[2]) if tail is None else tail.to(x.dtype)
     padded = torch.cat([before, x], 1)
     if mask is not None:
         # Order: padding, tail, real tokens. Then a real token directly follows its k−1 inputs.
         padded = _rows(padded, _order(F.pad(mask, (k - 1, 0), value=True)))
-    y = _Taps.apply(padded, weight.to(wide(x)), bias)
+    y = by_torch(padded, weight.to(wide(x)), bias)
     if mask is not None:
         y = _rows(y, _order(mask).argsort(dim=1))
     # A copy, because a view would keep the whole sequence in memory.
-    return y, padded[:, t:].clone()
+    return F.silu(y) if silu else y, padded[:, t:].clone()
+
+
+def serves(x: Float[Tensor, "b t d"], taps: int) -> bool:
+    """True if the kernels compute these inputs: float32 or half, a GPU, a few taps."""
+    suits = x.dtype in (torch.float32, *HALF) and x.numel() > 0 and 1 < taps <= MOST
+    return suits and sound(x.device, taps)
+
+
+def sound(device: torch.device, taps: int) -> bool:
+    """Whether the kernels compute right numbers with so many taps on a device."""
+    return gpu(device, "conv_triton", "convolutions are computed by torch", taps) is not None
+
+
+sound._dynamo_marked_constant = True  # type: ignore[attr-defined] # as in `recurrence`
+
+
+def by_torch(
+    padded: Float[Tensor, "b s d"], weight: Float[Tensor, "d k"], bias: Float[Tensor, " d"] | None
+) -> Float[Tensor, "b t d"]:
+    """y of a sequence with its k−1 inputs before."""
+    y: Tensor = _Taps.apply(padded, weight, bias)
+    return y
+
+
+def by_kernels(
+    x: Float[Tensor, "b t d"],
+    weight: Float[Tensor, "d k"],
+    bias: Float[Tensor, " d"] | None,
+    *,
+    silu: bool,
+) -> Float[Tensor, "b t d"]:
+    """y, or SiLU(y), of a whole sequence by the kernels."""
+    bias = None if bias is None else bias.float()
+    return forward(x, weight.float().contiguous(), bias, silu)
+
+
+@torch.library.custom_op("chimera::short_conv", mutates_args=())
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+    """y in the dtype of x; taps [d k] and bias are float32."""
+    y = _like(x)
+    _kernels().forward(x, weight, bias, silu, y)
+    return y
+
+
+@torch.library.custom_op("chimera::short_conv_backward", mutates_args=())
+def backward(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of x, and for each program of taps and, last, bias: [b programs k+1 d]."""
+    dx, dtaps = _gradients(dy, x, weight, bias, silu)
+    _kernels().backward(dy, x, weight, bias, silu, dx, dtaps)
+    return dx, dtaps
+
+
+@forward.register_fake
+def _like(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@backward.register_fake
+def _gradients(dy: Tensor, x: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    (b, t, d), k = x.shape, weight.shape[1]
+    return _like(x), weight.new_empty(b, -(-t // TOKENS), k + 1, d)
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    *given, ctx.silu = inputs
+    ctx.save_for_backward(*given)
+
+
+def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, bias = ctx.saved_tensors
+    dx, apart = backward(dy, x, weight, bias, ctx.silu)
+    *taps, last = apart.sum((0, 1)).unbind(0)
+    return dx, torch.stack(taps, 1), None if bias is None else last, None
+
+
+torch.library.register_autograd("chimera::short_conv", _differentiate, setup_context=_keep)
+
+
+def _kernels() -> ModuleType:
+    return import_module("chimera.ops.conv_triton")
 
 
 class _Taps(Function):

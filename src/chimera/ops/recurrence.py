@@ -1,6 +1,6 @@
 """Recurrences of bf16 runs on a GPU by two kernels of our own (`recurrence_triton`).
 
-    h_t = exp(g_t) h_{t−1} + k_t y_tᵀ,    o_t = h_tᵀ q_t,    from h = 0
+    h_t = exp(g_t) h_{t−1} + k_t y_tᵀ,    o_t = h_tᵀ q_t + D v_t,    from h = 0
     y_t = β_t v_t, or for the delta rule β_t (v_t − exp(g_t) h_{t−1}ᵀ k_t)
 
 They read q, k, v once and write o, and one state a chunk for the backward pass, in bf16: torch's
@@ -62,60 +62,64 @@ def chunkwise(
     v: Float[Tensor, "b h t v"],
     g: Float[Tensor, "b h t"],
     beta: Float[Tensor, "b h t"] | None = None,
+    skip: Float[Tensor, " h"] | None = None,
     *,
     rule: bool,
 ) -> Float[Tensor, "b h t v"]:
-    """o in float32.
+    """o in bf16 if q or v is, as they have no more bits than it; else in float32.
 
     Args:
         q, k: queries and keys; adjacent value heads share one of n.
         v: values.
         g: log-decay before each token, ≤ 0.
         beta: step sizes; None for 1. The delta rule needs them.
+        skip: D of each head, in float32; None for 0.
         rule: the delta rule.
     """
     g = F.pad(g.double(), (0, -g.shape[-1] % CHUNK)).unflatten(-1, (-1, CHUNK)).cumsum(-1)
-    return forward(q, k, v, beta, g, rule)[0]
+    return forward(q, k, v, beta, g, skip, rule)[0]
 
 
 @torch.library.custom_op("chimera::recurrence", mutates_args=())
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, rule: bool
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, skip: Tensor | None, rule: bool
 ) -> tuple[Tensor, Tensor]:
     """o, and the states before each chunk; g [b h n c] are sums since the start of a chunk."""
-    o, states = _outputs(q, k, v, beta, g, rule)
-    _kernels().forward(q, k, v, beta, g, o, states, rule)
+    o, states = _outputs(q, k, v, beta, g, skip, rule)
+    _kernels().forward(q, k, v, beta, g, skip, o, states, rule)
     return o, states
 
 
 @forward.register_fake
 def _outputs(
-    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, rule: bool
+    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, skip: Any, rule: bool
 ) -> tuple[Tensor, Tensor]:
-    wide = v.new_empty(v.transpose(1, 2).shape, dtype=torch.float32)
+    half = torch.bfloat16 in (q.dtype, v.dtype)
+    o = v.new_empty(v.transpose(1, 2).shape, dtype=torch.bfloat16 if half else torch.float32)
     states = (*g.shape[:3], q.shape[-1], v.shape[-1])
-    return wide.transpose(1, 2), v.new_empty(states, dtype=STORED)
+    return o.transpose(1, 2), v.new_empty(states, dtype=STORED)
 
 
 @torch.library.custom_op("chimera::recurrence_backward", mutates_args=())
 def backward(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, states: Tensor,
-    rule: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of all arguments; those of shared queries and keys for each value head."""
-    grads = _gradients(do, q, k, v, beta, g, states, rule)
-    _kernels().backward(do, q, k, v, beta, g, states, grads, rule)
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor,
+    skip: Tensor | None, states: Tensor, rule: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients; of shared queries and keys for each value head, of D for each sequence."""
+    grads = _gradients(do, q, k, v, beta, g, skip, states, rule)
+    _kernels().backward(do, q, k, v, beta, g, skip, states, grads, rule)
     return grads
 
 
 @backward.register_fake
 def _gradients(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, states: Tensor, rule: bool
-) -> tuple[Tensor, ...]:
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, skip: Any, states: Tensor,
+    rule: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
     b, h, t, _ = v.shape
     heads = [x.new_empty(b, t, h, x.shape[-1]).transpose(1, 2) for x in (q, k, v)]
-    sizes = v.new_empty((b, h, t), dtype=torch.float32)
-    return *heads, sizes, v.new_empty(g.shape, dtype=torch.float32)
+    shapes = (b, h, t), g.shape, (b, h)
+    return *heads, *(v.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -125,10 +129,11 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    q, k, v, beta, g, states = ctx.saved_tensors
-    *heads, dv, dbeta, dg = backward(do, q, k, v, beta, g, states, ctx.rule)
+    q, k, v, beta, g, skip, states = ctx.saved_tensors
+    *heads, dv, dbeta, dg, dskip = backward(do, q, k, v, beta, g, skip, states, ctx.rule)
     dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in heads)
-    return dq, dk, dv, None if beta is None else dbeta.to(beta.dtype), dg.double(), None
+    sizes = None if beta is None else dbeta.to(beta.dtype)
+    return dq, dk, dv, sizes, dg.double(), None if skip is None else dskip.sum(0), None
 
 
 torch.library.register_autograd("chimera::recurrence", _differentiate, setup_context=_keep)

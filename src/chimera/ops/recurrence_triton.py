@@ -4,7 +4,7 @@ A program walks the chunks of one sequence with its state in registers. In a chu
 G the sums of g since its start, D_sr = exp(G_s − G_r) for r ≤ s, h the state before it:
 
     y  = β V, or for the delta rule (I + tril(β K Kᵀ ⊙ D, −1))⁻¹ β (V − exp(G) K h)
-    o  = exp(G) Q h + (Q Kᵀ ⊙ D) y,      h ← exp(G_C) h + (exp(G_C − G) K)ᵀ y
+    o  = exp(G) Q h + (Q Kᵀ ⊙ D) y + skip V,      h ← exp(G_C) h + (exp(G_C − G) K)ᵀ y
 
 The forward pass stores h in bf16, the backward pass computes all else again. Sums of g come in
 float64, so that their differences are right however much a chunk forgets. Products take factors in
@@ -95,6 +95,14 @@ def _sizes(beta, tokens, stride, t, SIZED: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit
+def _factor(skip, head, SKIPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    factor = 0.0
+    if SKIPS:
+        factor = tl.load(skip + head)
+    return factor
+
+
+@triton.jit
 def _tile(x, tokens, columns, stride, t, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     mask = (tokens < t)[:, None] & (columns < WIDTH)[None, :]
     return tl.load(x + tokens[:, None] * stride + columns[None, :], mask, other=0.0).to(tl.float32)
@@ -113,10 +121,11 @@ PLAIN = ["t", "n", "H", "GROUP", "bb", "bh", "bt"]
 
 @triton.jit(do_not_specialize=PLAIN)
 def _forward(  # type: ignore[no-untyped-def]
-    q, k, v, beta, g, o, states, t, n,
+    q, k, v, beta, g, skip, o, states, t, n,
     qb, qh, qt, kb, kh, kt, vb, vh, vt, bb, bh, bt,
     H, GROUP, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, SIZED: tl.constexpr, DELTA: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, SIZED: tl.constexpr, SKIPS: tl.constexpr,
+    DELTA: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     b, head = program // H, program % H
@@ -130,7 +139,7 @@ def _forward(  # type: ignore[no-untyped-def]
     states += program * n * K * V
     place = keys[:, None] * V + values[None, :]
     real = (keys < K)[:, None] & (values < V)[None, :]
-    h = tl.full((BK, BV), 0.0, tl.float32)
+    h, factor = tl.full((BK, BV), 0.0, tl.float32), _factor(skip, head, SKIPS)
     for c in range(n):
         tokens = c * C + rows
         inside, start, end, whole = _decays(g + c * C, rows, C)
@@ -141,16 +150,17 @@ def _forward(  # type: ignore[no-untyped-def]
         _, y, _ = _written(key, value, size, h, inside, start, rows, LEVELS, DELTA)
         query = _tile(q, tokens, keys, qt, t, K)
         out = start * _dot(query, h) + _dot(_dot(query, tl.trans(key)) * inside, y)
-        _write(o, tokens, values, H * V, t, out, V)
+        _write(o, tokens, values, H * V, t, out + factor * value, V)
         h = whole * h + _dot(tl.trans(end * key), y)
 
 
 @triton.jit(do_not_specialize=PLAIN)
 def _backward(  # type: ignore[no-untyped-def]
-    do, q, k, v, beta, g, states, dq, dk, dv, dbeta, dg, t, n,
+    do, q, k, v, beta, g, skip, states, dq, dk, dv, dbeta, dg, dskip, t, n,
     ob, oh, ot, qb, qh, qt, kb, kh, kt, vb, vh, vt, bb, bh, bt,
     H, GROUP, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, SIZED: tl.constexpr, DELTA: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, SIZED: tl.constexpr, SKIPS: tl.constexpr,
+    DELTA: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     b, head = program // H, program % H
@@ -169,7 +179,8 @@ def _backward(  # type: ignore[no-untyped-def]
     states += program * n * K * V
     place = keys[:, None] * V + values[None, :]
     real = (keys < K)[:, None] & (values < V)[None, :]
-    dh = tl.full((BK, BV), 0.0, tl.float32)
+    dh, factor = tl.full((BK, BV), 0.0, tl.float32), _factor(skip, head, SKIPS)
+    passed = tl.full((C,), 0.0, tl.float32)
     for i in range(n):
         c = n - 1 - i
         tokens = c * C + rows
@@ -203,28 +214,32 @@ def _backward(  # type: ignore[no-untyped-def]
             to_key += reads + writes
             dh -= _dot(tl.trans(start * key), dy)
         _write(dk, tokens, keys, H * K, t, to_key, K)
-        _write(dv, tokens, values, H * V, t, dy, V)
+        _write(dv, tokens, values, H * V, t, dy + factor * out, V)
+        passed += tl.sum(out * value, 1)
         tl.store(dg + tokens, to_g + tl.where(rows == C - 1, to_last, 0.0))
+    tl.store(dskip + program, tl.sum(passed, 0))
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, o: Tensor, states: Tensor,
-    rule: bool,
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, skip: Tensor | None, o: Tensor,
+    states: Tensor, rule: bool,
 ) -> None:  # fmt: skip
     """Write o [b t h v] and states [b h n k v]; arguments as for `recurrence.forward`."""
     parts = [*map(_last_apart, (q, k, v)), v if beta is None else beta]
     strides = [x.stride(i) for x in parts for i in range(3)]
-    _launched(_forward, (*parts, g, o, states), strides, q, v, g, beta is not None, rule)
+    of = beta is not None, skip is not None, rule
+    _launched(_forward, (*parts, g, g if skip is None else skip, o, states), strides, q, v, g, *of)
 
 
 def backward(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, states: Tensor,
-    grads: tuple[Tensor, ...], rule: bool,
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor,
+    skip: Tensor | None, states: Tensor, grads: tuple[Tensor, ...], rule: bool,
 ) -> None:  # fmt: skip
-    """Write gradients: of q, k [b t h k], v [b t h v], beta [b h t] and g [b h n c]."""
+    """Write gradients: of q, k [b t h k], v [b t h v], beta [b h t], g [b h n c] and skip [b h]."""
     parts = [*map(_last_apart, (do, q, k, v)), v if beta is None else beta]
     strides = [x.stride(i) for x in parts for i in range(3)]
-    _launched(_backward, (*parts, g, states, *grads), strides, q, v, g, beta is not None, rule)
+    tensors = (*parts, g, g if skip is None else skip, states, *grads)
+    _launched(_backward, tensors, strides, q, v, g, beta is not None, skip is not None, rule)
 
 
 def _last_apart(x: Tensor) -> Tensor:
@@ -234,14 +249,14 @@ def _last_apart(x: Tensor) -> Tensor:
 
 def _launched(
     kernel: Any, tensors: tuple[Tensor, ...], strides: list[int], q: Tensor, v: Tensor, g: Tensor,
-    sized: bool, rule: bool,
+    sized: bool, skips: bool, rule: bool,
 ) -> None:  # fmt: skip
     (b, heads, t, width), (n, size) = v.shape, g.shape[2:]
     with torch.cuda.device_of(v):
         kernel[(b * heads,)](
             *tensors, t, n, *strides, H=heads, GROUP=heads // q.shape[1], K=q.shape[-1], V=width,
             BK=_power(q.shape[-1]), BV=_power(width), C=size, LEVELS=size.bit_length() - 1,
-            SIZED=sized, DELTA=rule, num_warps=8, num_stages=1,
+            SIZED=sized, SKIPS=skips, DELTA=rule, num_warps=8, num_stages=1,
         )  # fmt: skip
 
 
@@ -264,6 +279,7 @@ def fault(device: torch.device, k: int, v: int, rule: bool) -> str | None:
     query, key = torch.randn(2, 2, 4, 48, k, generator=generator)
     parts = [query, F.normalize(key, dim=-1), torch.randn(2, 4, 48, v, generator=generator)]
     parts += [-torch.rand(2, 4, 48, generator=generator), torch.full((2, 4, 48), 0.5)]
+    parts += [] if rule else [torch.arange(4.0)]
     try:
         with torch.inference_mode(False), torch.enable_grad():  # whoever asks first
             leaves = [x.bfloat16().float().to(device).requires_grad_() for x in parts]
@@ -274,9 +290,12 @@ def fault(device: torch.device, k: int, v: int, rule: bool) -> str | None:
         return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def _by_torch(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, rule: bool) -> Tensor:
+def _by_torch(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, skip: Tensor | None = None, *,
+    rule: bool,
+) -> Tensor:  # fmt: skip
     if not rule:
-        return ssd.chunkwise(q, k, v, g, beta)[0]
+        return ssd.chunkwise(q, k, v, g, beta, None, skip)[0]
     steps = k[:, :, :, None], v[:, :, :, None], beta[..., None, None]
     return delta.chunkwise(q, *steps, g)[0]
 

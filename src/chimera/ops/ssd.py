@@ -1,6 +1,6 @@
 """Decayed linear recurrence whose heads share queries and keys: Mamba-2's SSD (arXiv 2405.21060).
 
-    S_t = exp(g_t) S_{t−1} + Δ_t k_t v_tᵀ,    o_t = S_tᵀ q_t,    g_t ≤ 0 per token and value head
+    S_t = exp(g_t) S_{t−1} + Δ_t k_t v_tᵀ,    o_t = S_tᵀ q_t + D v_t,    g_t ≤ 0 per token and head
 
 As `ops.decay` with a decay per token, where the r value heads of a group have the same q and k (the
 paper's multi-value heads, section 7.2; q is its C, k its B, v its x). The products with q and k
@@ -15,6 +15,8 @@ wide dtype.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from einops import rearrange, repeat
@@ -36,6 +38,7 @@ def chunkwise(
     g: Float[Tensor, "b h t"],
     delta: Float[Tensor, "b h t"],
     state: State | None = None,
+    skip: Float[Tensor, " h"] | None = None,
     *,
     chunk: int = 64,
 ) -> tuple[Float[Tensor, "b h t v"], State | None]:
@@ -47,6 +50,7 @@ def chunkwise(
         g: log-decay before each token.
         delta: step sizes Δ.
         state: state before the first token. None: zeros, and no state is returned.
+        skip: D of each head; None for 0.
         chunk: tokens in a chunk, a power of two; changes only speed.
 
     Returns:
@@ -56,8 +60,9 @@ def chunkwise(
         ValueError: `chunk` is no power of two.
     """
     if state is None and recurrence.serves(q, v, rule=False):
-        return recurrence.chunkwise(q, k, v, g, delta, rule=False), None
-    tokens, groups, dtype = q.shape[2], q.shape[1], wide(q, v)
+        skip = None if skip is None else skip.float()
+        return recurrence.chunkwise(q, k, v, g, delta, skip, rule=False), None
+    tokens, groups, dtype, passed = q.shape[2], q.shape[1], wide(q, v), _passed(v, skip)
     b, h = v.shape[:2]
     size = chunk_size(chunk, tokens)
     with autocast_off(q):
@@ -77,7 +82,7 @@ def chunkwise(
             before = _side_by_side(before.view(sums.shape), groups)
             y = y + _apart(q @ before, v) * (w.before.exp() * own).view(to_end.shape)
         y = rearrange(y, "b h m i v -> b h (m i) v")
-    return y[:, :, :tokens], None if state is None else last.view(state.shape)
+    return y[:, :, :tokens] + passed, None if state is None else last.view(state.shape)
 
 
 def step(
@@ -87,11 +92,13 @@ def step(
     g: Float[Tensor, "b h 1"],
     delta: Float[Tensor, "b h 1"],
     state: State,
+    skip: Float[Tensor, " h"] | None = None,
 ) -> tuple[Float[Tensor, "b h 1 v"], State]:
     """One token of the recurrence. Arguments and result as for `chunkwise`."""
     heads = v.shape[1] // q.shape[1]
     q, k = (repeat(x, "b n t k -> b (n r) t k", r=heads) for x in (q, k))
-    return decay.step(q, k, widen(v) * delta[..., None], g, state)
+    y, state = decay.step(q, k, widen(v) * delta[..., None], g, state)
+    return y + _passed(v, skip), state
 
 
 def masked(
@@ -99,6 +106,10 @@ def masked(
 ) -> Float[Tensor, "b t h"]:
     """Set the step size Δ of padded tokens (mask False) to 0: no input, no decay."""
     return delta if mask is None else delta.masked_fill(~mask[..., None], 0)
+
+
+def _passed(v: Float[Tensor, "b h t v"], skip: Float[Tensor, " h"] | None) -> Any:
+    return 0 if skip is None else widen(v) * skip[:, None, None]
 
 
 def _side_by_side(x: Float[Tensor, "b h m i v"], groups: int) -> Float[Tensor, "b n m i rv"]:

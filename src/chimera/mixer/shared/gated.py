@@ -59,8 +59,7 @@ class ShortConv(nn.Module):
         """Return y, and the last taps − 1 real inputs for the next call."""
         if self.weight is None:
             return F.silu(x), self.init_tail(len(x), x) if tail is None else tail
-        y, tail = causal_conv(x, self.weight, self.bias, tail, mask)
-        return F.silu(y), tail
+        return causal_conv(x, self.weight, self.bias, tail, mask, silu=True)
 
 
 class DecayGate(nn.Module):

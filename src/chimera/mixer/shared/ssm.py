@@ -96,8 +96,7 @@ class SelectiveSSM(nn.Module):
         """Return y, the gate SiLU(z), and the state after the last token."""
         u, z = self.in_proj(x).chunk(2, dim=-1)
         tail, h = state or (None, None)
-        u, tail = causal_conv(u, self.conv_weight, self.conv_bias, tail, mask)
-        u = F.silu(u)
+        u, tail = causal_conv(u, self.conv_weight, self.conv_bias, tail, mask, silu=True)
         low, B, C = self.x_proj(u).split(self.sizes, dim=-1)
         delta = F.softplus(widen(F.linear(low, self.dt_weight)) + self.dt_bias)
         A = -self.A_log.to(wide(u)).exp()
