@@ -46,7 +46,8 @@ def _forward(  # type: ignore[no-untyped-def]
     SILU: tl.constexpr, T: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
-    token, channel = tl.program_id(1) * T + tl.arange(0, T), tl.program_id(2) * D + tl.arange(0, D)
+    token = tl.program_id(1) * T + tl.arange(0, T)
+    channel = tl.program_id(2) * D + tl.arange(0, D)
     p = _taps(x + batch * xb, weight, bias, token, channel, xt * UNIT, t, d, K, BIAS)
     if SILU:
         p *= tl.sigmoid(p)
@@ -61,8 +62,11 @@ def _backward(  # type: ignore[no-untyped-def]
     BIAS: tl.constexpr, SILU: tl.constexpr, T: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
-    token, channel = tl.program_id(1) * T + tl.arange(0, T), tl.program_id(2) * D + tl.arange(0, D)
-    dy, x, there = dy + batch * yb, x + batch * xb, channel < d
+    token = tl.program_id(1) * T + tl.arange(0, T)
+    channel = tl.program_id(2) * D + tl.arange(0, D)
+    there = channel < d
+    dy += batch * yb
+    x += batch * xb
     dtaps += (batch * tl.num_programs(1) + tl.program_id(1)) * (K + 1) * d + channel
     to_x = tl.zeros((T, D), tl.float32)
     for i in tl.static_range(K):  # what the token i later gets

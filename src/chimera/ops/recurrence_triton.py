@@ -187,11 +187,9 @@ def _backward(  # type: ignore[no-untyped-def]
         inside, start, end, whole = _decays(g + c * C, rows, C)
         h = tl.load(states + c * K * V + place, real, other=0.0).to(tl.float32)
         key = _tile(k, tokens, keys, kt, t, K)
-        value = _tile(v, tokens, values, vt, t, V)
-        size = _sizes(beta, tokens, bt, t, SIZED)
+        value, size = _tile(v, tokens, values, vt, t, V), _sizes(beta, tokens, bt, t, SIZED)
         apart, y, missing = _written(key, value, size, h, inside, start, rows, LEVELS, DELTA)
-        query = _tile(q, tokens, keys, qt, t, K)
-        out = _tile(do, tokens, values, ot, t, V)
+        query, out = _tile(q, tokens, keys, qt, t, K), _tile(do, tokens, values, ot, t, V)
         p = _dot(query, tl.trans(key)) * inside
         dy = _dot(tl.trans(p), out) + _dot(end * key, dh)
         dp = _dot(out, tl.trans(y)) * inside
@@ -208,8 +206,7 @@ def _backward(  # type: ignore[no-untyped-def]
         dy *= size
         if DELTA:
             met = -_below(_dot(dy, tl.trans(y)) * inside, rows)
-            reads = _dot(met, key) - start * _dot(dy, tl.trans(h))
-            writes = _dot(tl.trans(met), key)
+            reads, writes = _dot(met, key) - start * _dot(dy, tl.trans(h)), _dot(tl.trans(met), key)
             to_g += tl.sum(key * (reads - writes), 1)
             to_key += reads + writes
             dh -= _dot(tl.trans(start * key), dy)
