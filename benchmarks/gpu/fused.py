@@ -40,7 +40,7 @@ from benchmarks.gpu.steps import Preset
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
 from chimera.model.compiled import FUSION
-from chimera.ops import conv, recurrence, scan
+from chimera.ops import conv, recurrence, rotated, scan
 from chimera.ops.flops import _OURS, _kind
 from chimera.task.base import Task
 from chimera.train.build import build_task
@@ -48,6 +48,10 @@ from chimera.train.build import build_task
 #: Operations for which CUDA starts several kernels.
 SEVERAL = {"native_layer_norm_backward": 3, "_fused_rms_norm_backward": 3, "sort": 4,
            "embedding_dense_backward": 8}  # fmt: skip
+
+#: Kernels of ours by the time of a product in half precision. Recurrences take factors in TF32.
+RATES: dict[Any, int] = {torch.ops.chimera.recurrence: 2, torch.ops.chimera.recurrence_backward: 2,
+         torch.ops.chimera.rotated_peaks: 1, torch.ops.chimera.rotated_grid: 1}  # fmt: skip
 
 
 class Fused(NamedTuple):
@@ -104,6 +108,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
             patch.object(recurrence, "sound", lambda *_: True),
             patch.object(scan, "sound", lambda *_: True),
             patch.object(conv, "sound", lambda *_: True),
+            patch.object(rotated, "sound", lambda *_: True),
             patch.object(F, "scaled_dot_product_attention", attention),
         ):
             with low:
@@ -157,13 +162,14 @@ def product(made: Any) -> tuple[float, torch.dtype]:
     given = (origin.args, origin.kwargs)
     args, kwargs = tree_map_only(torch.fx.Node, lambda node: node.meta["val"], given)
     result = {} if packet in _OURS else {"out_val": origin.meta["val"]}
-    return count(*args, **kwargs, **result), factors(packet, args)
+    return RATES.get(packet, 1) * count(*args, **kwargs, **result), factors(packet, args)
 
 
 def factors(packet: Any, args: Any) -> torch.dtype:
-    """In which a product takes its factors; TF32 of a recurrence counts as float32."""
-    first = next((x.dtype for x in tree_leaves(args) if isinstance(x, Tensor)), torch.float32)
-    return torch.float32 if "chimera::recurrence" in str(packet) else first
+    """In which a product takes its factors."""
+    if packet in RATES:
+        return torch.bfloat16
+    return next((x.dtype for x in tree_leaves(args) if isinstance(x, Tensor)), torch.float32)
 
 
 @register_flop_formula(torch.ops.chimera.recurrence, get_raw=True)
@@ -183,6 +189,15 @@ def recurrence_backward_flops(do: Tensor, *args: Any, **_: Any) -> int:
     """Twice the forward pass; what is computed again is no work of the model."""
     q, k, v, beta, g, skip, _, rule = args
     return 2 * recurrence_flops(q, k, v, beta, g, skip, rule)
+
+
+@register_flop_formula(torch.ops.chimera.rotated_peaks, get_raw=True)
+def peaks_flops(x: Tensor, h: Tensor, *_: Any, **__: Any) -> int:
+    """Products with H, three of each in float32."""
+    return 2 * x.numel() * len(h) * (3 if x.dtype == torch.float32 else 1)
+
+
+register_flop_formula(torch.ops.chimera.rotated_grid, get_raw=True)(peaks_flops)
 
 
 def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:

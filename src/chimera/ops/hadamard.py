@@ -53,7 +53,12 @@ def rotate_dense(x: Float[Tensor, "*b d"], h: Float[Tensor, "n n"]) -> Float[Ten
     return rearrange(y, "... m n -> ... (m n)") * len(h) ** -0.5
 
 
-def rotate_fast(x: Float[Tensor, "*b d"], h: Float[Tensor, "r r"], n: int) -> Float[Tensor, "*b d"]:
+def rotate_fast(
+    x: Float[Tensor, "*b d"],
+    h: Float[Tensor, "r r"],
+    n: int,
+    made: Float[Tensor, "*b d"] | None = None,
+) -> Float[Tensor, "*b d"]:
     """Compute the same numbers in O(d·log n) on a CPU; `h` = signs(min(n, WIDEST)).
 
     One product with H_r computes the lowest log2 r stages. Each higher stage adds and subtracts
@@ -61,23 +66,25 @@ def rotate_fast(x: Float[Tensor, "*b d"], h: Float[Tensor, "r r"], n: int) -> Fl
     of `h` compute the higher stages too: H_{m·r} = H_m ⊗ H_r. A compiled graph
     rotates x in half precision by one such product, which is exact: entries are ±1, sums float32.
     Under autocast it first rounds the gradient to half precision, as other products do.
+
+    `made`, if given, is returned in place of x·H, with its gradient (`ops.rotated`).
     """
-    return _Butterfly.apply(x, h, n)
+    return _Butterfly.apply(x, h, n, made)
 
 
 class _Butterfly(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, h: Tensor, n: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, h: Tensor, n: int, made: Tensor | None) -> Tensor:
         ctx.save_for_backward(h)
         ctx.n, ctx.dtype = n, x.dtype
         ctx.half = output_dtype(x) if torch.compiler.is_compiling() else wide(x)
-        return _butterfly(x, h, n, wide(x))
+        return _butterfly(x, h, n, wide(x)) if made is None else made.view_as(made)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (g,) = grads
         g = g.to(ctx.half) if ctx.half in HALF else g
-        return _butterfly(g, ctx.saved_tensors[0], ctx.n, ctx.dtype), None, None
+        return _butterfly(g, ctx.saved_tensors[0], ctx.n, ctx.dtype), None, None, None
 
 
 def _butterfly(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:

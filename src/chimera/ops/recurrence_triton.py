@@ -139,7 +139,8 @@ def _forward(  # type: ignore[no-untyped-def]
     states += program * n * K * V
     place = keys[:, None] * V + values[None, :]
     real = (keys < K)[:, None] & (values < V)[None, :]
-    h, factor = tl.full((BK, BV), 0.0, tl.float32), _factor(skip, head, SKIPS)
+    h = tl.full((BK, BV), 0.0, tl.float32)
+    factor = _factor(skip, head, SKIPS)
     for c in range(n):
         tokens = c * C + rows
         inside, start, end, whole = _decays(g + c * C, rows, C)

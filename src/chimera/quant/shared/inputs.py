@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chimera.contract_gguf import GGUF, NotInGGUF
-from chimera.ops import reduce
+from chimera.ops import reduce, rotated
 from chimera.ops.grid import AWAY, rms_codes, rms_grid, to_codes, to_grid
 from chimera.ops.hadamard import WIDEST, block, rotate_dense, rotate_fast, signs
 from chimera.ops.integer import Grid
@@ -115,6 +115,17 @@ class PerChannel(nn.Module):
             peak = torch.where(self.maxima > 0, self.maxima, sizes.amax(-1, keepdim=True))
         return straight(x, to_grid(x, peak, self.bits, self.nudge))
 
+    def after(
+        self, rotation: Rotation, x: Float[Tensor, "*b d"], dtype: torch.dtype
+    ) -> Float[Tensor, "*b d"] | None:
+        """The same of rotated x in `dtype` by kernels; None where they do not serve."""
+        if not (self.training and rotation.fast and rotated.serves(x, rotation.n)):
+            return None
+        peak = reduce.largest(rotated.peaks(x, rotation.n))
+        self._observe(peak)
+        given = rotation.matrix, rotation.n, peak, self.bits, self.nudge, dtype
+        return rotated.rounded(x, *given)
+
     @torch.no_grad()
     def _observe(self, peak: Float[Tensor, " d"]) -> None:
         if recomputing():
@@ -184,8 +195,13 @@ def rounded(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"
     """Apply all inputs in float32 or wider; the result has the dtype in which it is multiplied."""
     if isinstance(inputs, NormedPerToken):
         return cast(Tensor, inputs(widen(x), output_dtype(x)))
-    rotated = isinstance(inputs, nn.Sequential) and isinstance(inputs[0], Rotation)
-    return cast(Tensor, inputs(x if rotated else widen(x)).to(x.dtype))
+    if not (isinstance(inputs, nn.Sequential) and isinstance(inputs[0], Rotation)):
+        return cast(Tensor, inputs(widen(x)).to(x.dtype))
+    if isinstance(inputs[1], PerChannel):
+        made = inputs[1].after(inputs[0], x, output_dtype(x))
+        if made is not None:
+            return made
+    return cast(Tensor, inputs(x).to(x.dtype))
 
 
 class Rotation(nn.Module):

@@ -1,0 +1,103 @@
+"""Rotation and a grid per channel in two kernels (`rotated_triton`), for a GPU.
+
+    z = x · diag(H_n, …, H_n),   x̂ = clip(round(z / s), …) · s,   s = peak / (2^{b−1} − 1)
+
+What `hadamard.rotate_fast` and `grid.to_grid` do, without writing z: one kernel rotates x for the
+largest magnitude of each channel, one rotates it again and rounds. Computes in float32; the
+gradient is that of the rotation. CHIMERA_KERNELS=0 turns them off.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from chimera.ops.hadamard import LARGEST, rotate_fast, signs
+from chimera.ops.packed import gpu
+from chimera.ops.precision import HALF
+
+#: Tokens of a program, and the order of the largest product in it.
+TOKENS, ORDER = 32, 256
+
+
+def serves(x: Float[Tensor, "*b d"], n: int) -> bool:
+    """True if the kernels compute these inputs: float32 or half, a GPU, orders 16 to 1024."""
+    suits = x.dtype in (torch.float32, *HALF) and x.numel() > 0 and 16 <= n <= LARGEST
+    return suits and sound(x.device, n)
+
+
+def sound(device: torch.device, n: int) -> bool:
+    """Whether the kernels compute right numbers with H_n on a device."""
+    return gpu(device, "rotated_triton", "rotations are computed by torch", n) is not None
+
+
+sound._dynamo_marked_constant = True  # type: ignore[attr-defined] # as in `recurrence`
+
+
+@torch.no_grad()
+def peaks(x: Float[Tensor, "*b d"], n: int) -> Float[Tensor, " d"]:
+    """Largest magnitude of each channel of z."""
+    rows = x.reshape(-1, x.shape[-1])
+    return largest(rows, _matrix(rows, n), n).amax(0)
+
+
+def rounded(
+    x: Float[Tensor, "*b d"],
+    h: Float[Tensor, "r r"],
+    n: int,
+    peak: Float[Tensor, " d"],
+    bits: int,
+    nudge: float,
+    dtype: torch.dtype,
+) -> Float[Tensor, "*b d"]:
+    """x̂ in `dtype`; `h` and n as for `hadamard.rotate_fast`, the others as for `grid.to_grid`."""
+    rows = x.detach().reshape(-1, x.shape[-1])
+    made = to_grid(rows, _matrix(rows, n), peak.float(), n, bits, nudge, dtype)
+    return rotate_fast(x, h, n, made.view(x.shape))
+
+
+def _matrix(x: Tensor, n: int) -> Tensor:
+    """±1 in the type of the products: float32 takes three of bf16, which is exact.
+
+    Triton's interpreter, on a CPU, multiplies no bf16: it takes the same numbers in float32.
+    """
+    half = x.dtype if x.dtype in HALF else torch.bfloat16
+    return signs(min(n, ORDER), x.device).to(torch.float32 if x.is_cpu else half)
+
+
+@torch.library.custom_op("chimera::rotated_peaks", mutates_args=())
+def largest(x: Tensor, h: Tensor, n: int) -> Tensor:
+    """Largest |z| of each channel among the tokens of each program [programs d]."""
+    found = _found(x, h, n)
+    _kernels().largest(x, h, n, found)
+    return found
+
+
+@largest.register_fake
+def _found(x: Tensor, h: Tensor, n: int) -> Tensor:
+    return x.new_empty((-(-len(x) // TOKENS), x.shape[1]), dtype=torch.float32)
+
+
+@torch.library.custom_op("chimera::rotated_grid", mutates_args=())
+def to_grid(
+    x: Tensor, h: Tensor, peak: Tensor, n: int, bits: int, nudge: float, dtype: torch.dtype
+) -> Tensor:
+    """x̂ of rows [tokens d]."""
+    made = _made(x, h, peak, n, bits, nudge, dtype)
+    _kernels().to_grid(x, h, peak, n, bits, nudge, made)
+    return made
+
+
+@to_grid.register_fake
+def _made(
+    x: Tensor, h: Tensor, peak: Tensor, n: int, bits: int, nudge: float, dtype: torch.dtype
+) -> Tensor:
+    return x.new_empty(x.shape, dtype=dtype)
+
+
+def _kernels() -> ModuleType:
+    return import_module("chimera.ops.rotated_triton")

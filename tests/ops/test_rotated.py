@@ -1,0 +1,88 @@
+"""The kernels of rotation and grid in Triton equal torch's own form; which inputs go to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from chimera.ops import grid, hadamard, rotated
+from chimera.quant.shared import inputs
+from tests.ops.interpreter import interpreted, needs_triton
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[ModuleType]:
+    yield from interpreted("chimera.ops.rotated_triton")
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("n", "blocks"), [(16, 3), (256, 3), (512, 1), (1024, 1)])
+def test_kernels_equal_torch_in_float64(
+    kernels: ModuleType, n: int, blocks: int, dtype: torch.dtype
+) -> None:
+    """Peaks to 1e-6; each rounded number is the nearest point of the grid, to 1e-4 of a step."""
+    x = torch.randn(3, 15, n * blocks).to(dtype)
+    h = hadamard.signs(min(n, hadamard.WIDEST))
+    z = hadamard.rotate_fast(x.double(), h, n)
+    peak = rotated.peaks(x, n)
+    assert torch.allclose(peak.double(), z.abs().amax((0, 1)), rtol=1e-6)
+    made = rotated.rounded(x, h, n, peak, 4, grid.AWAY, torch.float32)
+    step = peak / 7
+    assert ((made - z).abs() <= (0.5 + 1e-4) * step).all()
+    assert torch.allclose(made / step, (made / step).round(), atol=1e-5)
+
+
+@needs_triton
+@pytest.mark.parametrize("momentum", [0.1, 1.0])
+def test_the_layers_inputs_are_the_same_by_both(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, momentum: float
+) -> None:
+    """Output, gradient and running maxima of two batches; evaluation goes another way."""
+    both = [
+        nn.Sequential(inputs.Rotation(48, "fast"), inputs.PerChannel(48, 4, momentum))
+        for _ in range(2)
+    ]
+    found: list[list[torch.Tensor]] = []
+    for by_kernels, layer in zip((False, True), both, strict=True):
+        monkeypatch.setattr(rotated, "sound", lambda *_, by=by_kernels: by)
+        found.append([])
+        for seed in (0, 1):
+            x = torch.randn(2, 9, 48, generator=torch.Generator().manual_seed(seed))
+            x.requires_grad_()
+            y = inputs.rounded(layer, x)
+            (y * torch.linspace(-1, 1, 48)).sum().backward()
+            assert x.grad is not None
+            found[-1] += [y, x.grad, layer[1].maxima.clone()]
+        monkeypatch.setattr(rotated, "peaks", None)  # fails if called
+        inputs.rounded(layer.eval(), x)
+        monkeypatch.undo()
+    for got, want in zip(*found, strict=True):
+        assert torch.allclose(got, want, atol=1e-5)
+
+
+@needs_triton
+def test_a_kernel_that_is_wrong_is_found(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = torch.device("cpu")
+    assert kernels.fault(cpu, 64) is None
+    assert kernels.fault(cpu, 1024) is None
+    right = hadamard.signs
+    monkeypatch.setattr(rotated, "signs", lambda *x: right(*x).abs())
+    assert kernels.fault(cpu, 64) == "wrong numbers"
+
+
+def test_which_inputs_go_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(2, 3, 48)
+    assert not rotated.serves(x, 16)  # a CPU
+    monkeypatch.setattr(rotated, "sound", lambda *_: True)
+    assert all(rotated.serves(x.to(dtype), 16) for dtype in (torch.float32, torch.bfloat16))
+    assert not rotated.serves(x.double(), 16)
+    assert not rotated.serves(x[:, :0], 16)
+    assert not rotated.serves(x, 8)
+    assert not rotated.serves(torch.zeros(2, 2048), 2048)
