@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.gpu.fused import attention, batch_of, factors, fused, kernels_in
+from benchmarks.gpu.fused import as_on_a_gpu, batch_of, factors, fused, kernels_in
 from benchmarks.gpu.job import HALF
 from benchmarks.gpu.loop import loop
 from benchmarks.gpu.rates import CARDS, LAUNCH, START, seconds
@@ -38,7 +38,7 @@ from benchmarks.gpu.steps import PRESETS, Preset
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.model.assemble import unfilled
-from chimera.ops import recurrence, scan, together
+from chimera.ops import together
 from chimera.ops.flops import _OURS, _kind
 from chimera.ops.step_numbers import HostCopy
 from chimera.optim.optimizer import build, groups
@@ -142,14 +142,12 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
         task = build_task(plain(compose(preset.words)), preset.vocabulary)
     with ExitStack() as stack:
         for owner, name, value in (
-            (F, "scaled_dot_product_attention", attention), (F, "dropout", dropout),
-            (together, "DEVICES", ("cpu",)),
-            (scan, "WIDTH_CPU", scan.WIDTH_GPU), (recurrence, "sound", lambda *_: True),
-            (scan, "sound", lambda *_: True),
+            (F, "dropout", dropout), (together, "DEVICES", ("cpu",)),
             (clip_grad, "_has_foreach_support", lambda *_: True),
             (HostCopy, "tolist", lambda copy: [1.0] * len(copy._numbers)),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, value))
+        stack.enter_context(as_on_a_gpu())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         step = step_of(task, preset, hashed=hashed)
         step(Budget())
