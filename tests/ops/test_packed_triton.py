@@ -19,13 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.ops import integer, packed, two_bits
+from chimera.ops import kernels as ops_kernels
 from chimera.quant.bitnet158 import BitNet158
 from chimera.quant.bitnet_v2 import BitNetV2
 from chimera.quant.hbit import HBit
 from chimera.quant.ternary_weight import TernaryWeight
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-on_gpu = torch.cuda.is_available() and torch.cuda.get_device_capability() >= packed.AMPERE
+on_gpu = torch.cuda.is_available() and torch.cuda.get_device_capability() >= ops_kernels.AMPERE
 needs_gpu = pytest.mark.skipif(not on_gpu, reason="no GPU since Ampere here")
 DEVICE = "cuda" if on_gpu else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -187,19 +188,18 @@ def test_wrong_sums_and_failures_are_found_before_use(
     monkeypatch.setattr(kernels, "scaled", wrong)
     assert kernels.fault(device) == "wrong sums of 3 x 300 x 35 codes"
 
-    def fails(*_: object) -> None:
-        raise RuntimeError("Failed to find C compiler.\nPlease specify one")
-
-    monkeypatch.setattr(kernels, "scaled", fails)
-    assert kernels.fault(device) == "RuntimeError: Failed to find C compiler."
-
 
 class Fake(ModuleType):
     """Stands for `packed_triton`."""
 
     reason: str | None = None
+    error = ""
 
     def fault(self, device: torch.device) -> str | None:
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+        if self.error:
+            raise RuntimeError(self.error)
         return self.reason
 
 
@@ -212,6 +212,7 @@ class Fake(ModuleType):
         ({"hip": "6.4"}, False),
         ({"triton": None}, False),
         ({"reason": "wrong sums"}, False),
+        ({"error": "Failed to find C compiler.\nPlease specify one"}, False),
     ],
 )
 def test_where_it_serves(
@@ -220,18 +221,21 @@ def test_where_it_serves(
 ) -> None:  # fmt: skip
     module = Fake("kernels")
     module.reason = changed.get("reason")
+    module.error = changed.get("error", "")
     monkeypatch.setenv("CHIMERA_KERNELS", changed.get("CHIMERA_KERNELS", "1"))
     monkeypatch.setattr(torch.version, "hip", changed.get("hip"))
     capability = changed.get("capability", (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(packed, "find_spec", lambda name: changed.get("triton", "here"))
-    monkeypatch.setattr(packed, "import_module", lambda name: module)
-    decide = packed.gpu.__wrapped__
-    assert decide(torch.device("cuda:0")) is (module if serves else None)
+    monkeypatch.setattr(ops_kernels, "find_spec", lambda name: changed.get("triton", "here"))
+    monkeypatch.setattr(ops_kernels, "import_module", lambda name: module)
+    decide = ops_kernels.gpu.__wrapped__
+    with torch.inference_mode():  # whoever asks first
+        assert decide(torch.device("cuda:0")) is (module if serves else None)
     assert decide(torch.device("cpu")) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"packed layers multiply codes of one byte: Triton kernel on cuda:0: {reason}"
-        for reason in [module.reason] if reason
+        for reason in [module.reason, module.error and "RuntimeError: Failed to find C compiler."]
+        if reason
     ]  # fmt: skip
 
 
@@ -239,7 +243,7 @@ def test_where_it_serves(
 @needs_gpu
 def test_on_a_gpu_packed_layers_use_it() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    assert packed.gpu(device) is not None
+    assert ops_kernels.gpu(device) is not None
     layer = BitNet158().linear(256, 512, bias=False, role="up").eval().to(device)
     small, x = layer.packed(), torch.randn(5, 256, device=device)
     with torch.no_grad():

@@ -29,7 +29,7 @@ def test_kernels_equal_torch_in_float64(
     x = torch.randn(3, 15, n * blocks).to(dtype)
     h = hadamard.signs(min(n, hadamard.WIDEST))
     z = hadamard.rotate_fast(x.double(), h, n)
-    peak = rotated.peaks(x, n)
+    peak = rotated.peaks(x, h, n)
     assert torch.allclose(peak.double(), z.abs().amax((0, 1)), rtol=1e-6)
     made = rotated.rounded(x, h, n, peak, 4, grid.AWAY, torch.float32)
     step = peak / 7
@@ -66,14 +66,27 @@ def test_the_layers_inputs_are_the_same_by_both(
 
 
 @needs_triton
+def test_what_is_no_number_stays_none(kernels: ModuleType) -> None:
+    """A row with NaN or an overflow gives no numbers, and its channels have no maximum."""
+    x = torch.randn(3, 32)
+    x[1, 3] = float("nan")
+    h = hadamard.signs(16)
+    peak = rotated.peaks(x, h, 16)
+    assert peak.isfinite().tolist() == [False] * 16 + [True] * 16
+    made = rotated.rounded(x, h, 16, peak, 4, 1.0, torch.float32)
+    assert made[1, :16].isnan().all()
+    assert made[:, 16:].isfinite().all()
+
+
+@needs_triton
 def test_a_kernel_that_is_wrong_is_found(
     kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = torch.device("cpu")
     assert kernels.fault(cpu, 64) is None
     assert kernels.fault(cpu, 1024) is None
-    right = hadamard.signs
-    monkeypatch.setattr(rotated, "signs", lambda *x: right(*x).abs())
+    right = rotated._matrix
+    monkeypatch.setattr(rotated, "_matrix", lambda *x: right(*x).abs())
     assert kernels.fault(cpu, 64) == "wrong numbers"
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.packed import gpu
+from chimera.ops.kernels import gpu
 from chimera.ops.precision import HALF, wide
 
 #: Tokens and channels of a program of the kernels, and the most taps that they serve.

@@ -7,28 +7,18 @@ C is packed by rows (`two_bits`). Kernels: `ternary.cpp` for a CPU, `packed_trit
 
 from __future__ import annotations
 
-import logging
-import os
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int8, Int32, UInt8
 from torch import Tensor
 
 from chimera.ops.grid import FLOOR
+from chimera.ops.kernels import gpu
 from chimera.ops.native import library
 from chimera.ops.two_bits import LANES
 
-#: Compute capability from which Triton multiplies int8; it aborts the process on older GPUs.
-AMPERE = (8, 0)
 #: Width from which the GPU's sums could exceed 32 bits.
 WIDEST = 2**18
-
-log = logging.getLogger(__name__)
 
 
 def product(
@@ -98,37 +88,3 @@ def scaled(
     if kernels is None:
         return None
     return kernels.scaled(a, step, packed, scale, bias, dtype)
-
-
-@cache
-def gpu(
-    device: torch.device,
-    name: str = "packed_triton",
-    otherwise: str = "packed layers multiply codes of one byte",
-    *of: int,
-) -> ModuleType | None:
-    """A module of kernels in Triton if it serves on a device, else None.
-
-    It needs Triton, an NVIDIA GPU since Ampere, and CHIMERA_KERNELS other than 0. The first call
-    compiles its kernels, in some seconds, and compares what they compute with what is right.
-
-    Args:
-        device: of the tensors.
-        name: of the module in `ops`; its `fault` says what is wrong on a device.
-        otherwise: what happens without it, for the log.
-        of: what `fault` asks beside the device.
-    """
-    if device.type != "cuda" or os.environ.get("CHIMERA_KERNELS") == "0":
-        return None
-    nvidia = torch.version.hip is None and torch.cuda.get_device_capability(device) >= AMPERE
-    if not nvidia or find_spec("triton") is None:
-        return None
-    try:
-        kernels = import_module(f"chimera.ops.{name}")
-    except (ImportError, RuntimeError) as error:  # a Triton that this module does not fit
-        fault: str | None = f"{type(error).__name__}: {error}"
-    else:
-        if (fault := kernels.fault(device, *of)) is None:
-            return kernels
-    log.warning("%s: Triton kernel on %s: %s", otherwise, device, fault)
-    return None

@@ -18,12 +18,11 @@ Steps and scales are applied to the sums in float32, in the order of torch's own
 fused multiply-adds, so both paths give the same bits. Weights are read in no other format, and no
 unpacked copy is written to memory.
 
-Importing this module imports Triton. `packed.gpu` decides whether it serves.
+Importing this module imports Triton. `kernels.gpu` decides whether it serves.
 """
 
 from __future__ import annotations
 
-from subprocess import SubprocessError
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +31,6 @@ import triton
 import triton.language as tl
 from jaxtyping import Float, Int8, Int32, UInt8
 from torch import Tensor
-from triton.errors import TritonError
 
 from chimera.ops.two_bits import pack
 
@@ -137,17 +135,13 @@ def fault(device: torch.device) -> str | None:
     Compiles every tile and compares its sums with exact ones, in whole tiles and in parts.
     """
     generator = torch.Generator().manual_seed(0)
-    try:
-        for m, n, k in ((3, 35, 300), (17, 35, 129), (70, 130, 260)):
-            a = torch.randint(-128, 128, (m, k), generator=generator)
-            codes = torch.randint(-1, 2, (n, k), generator=generator)
-            packed, one = pack(codes.to(torch.int8)).to(device), torch.ones(m, 1, device=device)
-            y = scaled(a.to(device, torch.int8), one, packed, one[0, 0], None, torch.float32)
-            if not torch.equal(y.cpu().long(), a @ codes.T):
-                return f"wrong sums of {m} x {k} x {n} codes"
-    except (TritonError, RuntimeError, OSError, SubprocessError) as error:
-        # No C compiler for Triton's launcher, too little shared memory, a full disk, …
-        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    for m, n, k in ((3, 35, 300), (17, 35, 129), (70, 130, 260)):
+        a = torch.randint(-128, 128, (m, k), generator=generator)
+        codes = torch.randint(-1, 2, (n, k), generator=generator)
+        packed, one = pack(codes.to(torch.int8)).to(device), torch.ones(m, 1, device=device)
+        y = scaled(a.to(device, torch.int8), one, packed, one[0, 0], None, torch.float32)
+        if not torch.equal(y.cpu().long(), a @ codes.T):
+            return f"wrong sums of {m} x {k} x {n} codes"
     return None
 
 

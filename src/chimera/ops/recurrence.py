@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.ops.packed import gpu
+from chimera.ops.kernels import gpu
 
 #: Tokens in a chunk, and the widest heads of which a program holds the state.
 CHUNK, WIDEST = 32, 128

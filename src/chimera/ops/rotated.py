@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.ops.hadamard import LARGEST, rotate_fast, signs
-from chimera.ops.packed import gpu
+from chimera.ops.hadamard import LARGEST, rotate_fast
+from chimera.ops.kernels import gpu
 from chimera.ops.precision import HALF
 
 #: Tokens of a program, and the order of the largest product in it.
@@ -39,10 +39,10 @@ sound._dynamo_marked_constant = True  # type: ignore[attr-defined] # as in `recu
 
 
 @torch.no_grad()
-def peaks(x: Float[Tensor, "*b d"], n: int) -> Float[Tensor, " d"]:
-    """Largest magnitude of each channel of z."""
+def peaks(x: Float[Tensor, "*b d"], h: Float[Tensor, "r r"], n: int) -> Float[Tensor, " d"]:
+    """Largest magnitude of each channel of z; `h` and n as for `hadamard.rotate_fast`."""
     rows = x.reshape(-1, x.shape[-1])
-    return largest(rows, _matrix(rows, n), n).amax(0)
+    return largest(rows, _matrix(rows, h, n), n).amax(0)
 
 
 def rounded(
@@ -54,19 +54,22 @@ def rounded(
     nudge: float,
     dtype: torch.dtype,
 ) -> Float[Tensor, "*b d"]:
-    """x̂ in `dtype`; `h` and n as for `hadamard.rotate_fast`, the others as for `grid.to_grid`."""
+    """x̂ in `dtype`; arguments as for `hadamard.rotate_fast` and `grid.to_grid`, |z| ≤ peak."""
     rows = x.detach().reshape(-1, x.shape[-1])
-    made = to_grid(rows, _matrix(rows, n), peak.float(), n, bits, nudge, dtype)
+    made = to_grid(rows, _matrix(rows, h, n), peak.float(), n, bits, nudge, dtype)
     return rotate_fast(x, h, n, made.view(x.shape))
 
 
-def _matrix(x: Tensor, n: int) -> Tensor:
-    """±1 in the type of the products: float32 takes three of bf16, which is exact.
+def _matrix(x: Tensor, h: Tensor, n: int) -> Tensor:
+    """H of the kernels' order, ±1, in the type of products; float32 takes three of bf16: exact.
 
     Triton's interpreter, on a CPU, multiplies no bf16: it takes the same numbers in float32.
     """
     half = x.dtype if x.dtype in HALF else torch.bfloat16
-    return signs(min(n, ORDER), x.device).to(torch.float32 if x.is_cpu else half)
+    h = h.to(torch.float32 if x.is_cpu else half)
+    h = h[:n, :n]
+    more = max(min(n, ORDER) // len(h), 1)
+    return (h[:more, None, :more, None] * h[:, None]).reshape(more * len(h), -1)
 
 
 @torch.library.custom_op("chimera::rotated_peaks", mutates_args=())

@@ -9,16 +9,15 @@ Importing this module imports Triton. `rotated` decides whether it serves.
 
 from __future__ import annotations
 
-from subprocess import SubprocessError
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.errors import TritonError
 
 from chimera.ops import grid, hadamard, rotated
+from chimera.ops.kernels import wrong
 
 #: Adding and subtracting it rounds a number below 2²² to a whole one, halves to even.
 WHOLE = tl.constexpr(1.5 * 2**23)
@@ -65,8 +64,9 @@ def _rotated(x, h, token, channel, count, d, R: tl.constexpr, M: tl.constexpr, W
 
 @triton.jit
 def _peak(y, found, program, channel, d, factor, R: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The largest magnitudes; a channel with NaN has an infinite one."""
     place = found + program.to(tl.int64) * d + channel + tl.arange(0, R)
-    tl.store(place, tl.max(tl.abs(y), 0) * factor)
+    tl.store(place, tl.max(tl.where(y == y, tl.abs(y), float("inf")), 0) * factor)
 
 
 @triton.jit
@@ -93,8 +93,7 @@ def _code(  # type: ignore[no-untyped-def]
     column = channel + tl.arange(0, R)
     step = (tl.maximum(tl.load(peak + column), FLOOR) / LEVELS)[None, :]
     code = y * factor / (step / nudge)
-    code = tl.minimum(tl.maximum(code, -LEVELS - 1.0), LEVELS * 1.0)
-    code = (code + WHOLE) - WHOLE
+    code = (code + WHOLE) - WHOLE  # none is past the peak: nothing to clip
     place = made + token[:, None].to(tl.int64) * d + column[None, :]
     tl.store(place, (code * step).to(made.dtype.element_ty), (token < count)[:, None])
 
@@ -144,7 +143,7 @@ def _launch(
 def fault(device: torch.device, n: int) -> str | None:
     """Why the kernels do not serve on a device, in one line; None if they do.
 
-    Compares with torch's own rotation and grid on a CPU; noise may turn a code near a half.
+    Compares with torch's rotation on a CPU: the largest numbers, and the nearest of the grid.
 
     Args:
         device: of the inputs.
@@ -153,19 +152,12 @@ def fault(device: torch.device, n: int) -> str | None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rotated.TOKENS + 5, 3 * n, generator=generator)
     h = hadamard.signs(min(n, hadamard.WIDEST))
-    try:
-        for given in (x, x.bfloat16()):
-            z = hadamard.rotate_fast(given, h, n)
-            there = given.to(device)
-            peak = rotated.peaks(there, n)
-            made = rotated.rounded(there, h.to(device), n, peak, 4, 1.0, torch.float32).cpu()
-            peak = peak.cpu()
-            step = peak / 7
-            right = (peak - z.abs().amax(0)).abs() <= 1e-5 * peak
-            near = (made - grid.to_grid(z, peak, 4)).abs() <= 1.001 * step
-            same = (made - z).abs() <= 0.501 * step
-            if not (right.all() and near.all() and same.all()):
-                return "wrong numbers"
-    except (TritonError, RuntimeError, OSError, SubprocessError) as error:
-        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    for given in (x, x.bfloat16()):
+        z = hadamard.rotate_fast(given, h, n)
+        there = given.to(device)
+        peak = rotated.peaks(there, h.to(device), n)
+        made = rotated.rounded(there, h.to(device), n, peak, 4, 1.0, torch.float32).cpu()
+        far = (made - z).abs() > 0.501 * peak.cpu() / 7
+        if far.any() or wrong([peak.cpu()], [z.abs().amax(0)], 1e-5):
+            return "wrong numbers"
     return None

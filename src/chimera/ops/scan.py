@@ -31,8 +31,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from chimera.ops.kernels import gpu
 from chimera.ops.numberless import numberless
-from chimera.ops.packed import gpu
 from chimera.ops.precision import autocast_off, wide
 
 #: Tokens in a chunk: one stored state per chunk, CHUNK sequential steps per block.

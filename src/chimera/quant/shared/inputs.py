@@ -121,7 +121,7 @@ class PerChannel(nn.Module):
         """The same of rotated x in `dtype` by kernels; None where they do not serve."""
         if not (self.training and rotation.fast and rotated.serves(x, rotation.n)):
             return None
-        peak = reduce.largest(rotated.peaks(x, rotation.n))
+        peak = reduce.largest(rotated.peaks(x, rotation.matrix, rotation.n))
         self._observe(peak)
         given = rotation.matrix, rotation.n, peak, self.bits, self.nudge, dtype
         return rotated.rounded(x, *given)

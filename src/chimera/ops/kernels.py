@@ -1,0 +1,62 @@
+"""Kernels in Triton: where they serve, and what of them is compared with torch before use."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+#: Compute capability from which Triton multiplies int8; it aborts the process on older GPUs.
+AMPERE = (8, 0)
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def gpu(
+    device: torch.device,
+    name: str = "packed_triton",
+    otherwise: str = "packed layers multiply codes of one byte",
+    *of: int,
+) -> ModuleType | None:
+    """A module of kernels in Triton if it serves on a device, else None.
+
+    It needs Triton, an NVIDIA GPU since Ampere, and CHIMERA_KERNELS other than 0. The first call
+    compiles its kernels, in some seconds, and compares what they compute with what is right.
+
+    Args:
+        device: of the tensors.
+        name: of the module in `ops`; its `fault` says what is wrong on a device.
+        otherwise: what happens without it, for the log.
+        of: what `fault` asks beside the device.
+    """
+    if device.type != "cuda" or os.environ.get("CHIMERA_KERNELS") == "0":
+        return None
+    nvidia = torch.version.hip is None and torch.cuda.get_device_capability(device) >= AMPERE
+    if not nvidia or find_spec("triton") is None:
+        return None
+    try:
+        kernels = import_module(f"chimera.ops.{name}")
+        with torch.inference_mode(False), torch.enable_grad():  # whoever asks first
+            fault: str | None = kernels.fault(device, *of)
+    # No C compiler for Triton's launcher, too little shared memory, a full disk, another Triton …
+    except Exception as error:  # noqa: BLE001
+        fault = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if fault is None:
+        return kernels
+    log.warning("%s: Triton kernel on %s: %s", otherwise, device, fault)
+    return None
+
+
+def wrong(got: Iterable[Tensor], want: Iterable[Tensor], share: float) -> str | None:
+    """What to say if a tensor differs by more than a share of its largest number."""
+    pairs = zip(got, want, strict=True)
+    near = all((x - y).abs().max() <= share * y.abs().max() for x, y in pairs)
+    return None if near else "wrong numbers"
