@@ -42,6 +42,8 @@ from chimera.ops import together
 from chimera.ops.flops import _OURS, _kind
 from chimera.ops.step_numbers import HostCopy
 from chimera.optim.optimizer import build, groups
+from chimera.task.base import Task
+from chimera.task.cost import count
 from chimera.train.build import build_task
 from chimera.train.record import SHEET
 
@@ -104,11 +106,11 @@ class Budget(TorchDispatchMode):
             moved = 2 * written
         if name.startswith("_fused_adam"):  # all four of a parameter, of which three are written
             moved = 7 * sum(map(held, args[0]))
-        count = _OURS.get(func._overloadpacket) or flop_registry.get(func._overloadpacket)
+        formula = _OURS.get(func._overloadpacket) or flop_registry.get(func._overloadpacket)
         flops = 0.0
-        if count is not None:
+        if formula is not None:
             known = func._overloadpacket in _OURS
-            flops = count(*args, **kwargs, **({} if known else {"out_val": out}))
+            flops = formula(*args, **kwargs, **({} if known else {"out_val": out}))
         self.kernels += kernels
         self.bytes += moved
         self.flops += flops
@@ -130,6 +132,12 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     return torch.native_dropout(x, p, True)[0] if training and p else x
 
 
+def task_of(preset: Preset) -> Task:
+    """At full size, on the meta device."""
+    with torch.device("meta"), unfilled():
+        return build_task(plain(compose(preset.words)), preset.vocabulary)
+
+
 def budget(preset: Preset, *, hashed: bool = True) -> Budget:
     """Count the second step of a preset: the first one makes the optimiser's state.
 
@@ -137,9 +145,7 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
         preset: of the steps.
         hashed: dropout by counters, as in a run; False: torch's, as in a model that is called bare.
     """
-    found = Budget()
-    with torch.device("meta"), unfilled():
-        task = build_task(plain(compose(preset.words)), preset.vocabulary)
+    found, task = Budget(), task_of(preset)
     with ExitStack() as stack:
         for owner, name, value in (
             (F, "dropout", dropout), (together, "DEVICES", ("cpu",)),
@@ -218,8 +224,11 @@ def row(found: Budget) -> dict[str, Any]:
 def compiled(preset: Preset, eager: Budget) -> dict[str, Any]:
     """What a step costs under `trainer.compile=auto`: its graph, and what is outside of it.
 
-    MFU is that of the eager step's products at the data sheet's rate.
+    MFU is that of the model's products, as a run counts them, at the data sheet's rate.
     """
+    counted = count(task_of(preset), preset.length)
+    assert counted is not None
+    work = counted.training * preset.length * preset.batch
     graph, rest = fused(preset, HALF), eager.rest
     assert rest is not None
     kernels = graph.kernels + rest.kernels
@@ -229,7 +238,7 @@ def compiled(preset: Preset, eager: Budget) -> dict[str, Any]:
         "kernels": kernels, "kernels_outside": rest.kernels, "breaks": graph.breaks,
         "gb": (graph.bytes + rest.bytes) / 1e9, "gb_outside": rest.bytes / 1e9,
         "host_ms": 1e3 * kernels * LAUNCH, "card_ms": 1e3 * card, "step_ms": 1e3 * step,
-        "mfu": eager.flops / (step * sheet), "mfu_in_a_cuda_graph": eager.flops / (card * sheet),
+        "mfu": work / (step * sheet), "mfu_in_a_cuda_graph": work / (card * sheet),
     }  # fmt: skip
 
 
