@@ -28,9 +28,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
-from benchmarks.gpu.fused import as_on_a_gpu, batch_of, factors, fused, kernels_in
+from benchmarks.gpu.fused import as_on_a_gpu, batch_of, fused, kernels_in, products
 from benchmarks.gpu.job import HALF
 from benchmarks.gpu.loop import loop
 from benchmarks.gpu.rates import CARDS, LAUNCH, START, seconds
@@ -39,7 +38,7 @@ from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.model.assemble import unfilled
 from chimera.ops import together
-from chimera.ops.flops import _OURS, _kind
+from chimera.ops.flops import _kind
 from chimera.ops.step_numbers import HostCopy
 from chimera.optim.optimizer import build, groups
 from chimera.task.base import Task
@@ -106,19 +105,14 @@ class Budget(TorchDispatchMode):
             moved = 2 * written
         if name.startswith("_fused_adam"):  # all four of a parameter, of which three are written
             moved = 7 * sum(map(held, args[0]))
-        formula = _OURS.get(func._overloadpacket) or flop_registry.get(func._overloadpacket)
-        flops = 0.0
-        if formula is not None:
-            known = func._overloadpacket in _OURS
-            flops = formula(*args, **kwargs, **({} if known else {"out_val": out}))
+        work, spent, dtype = products(func._overloadpacket, args, kwargs, out)
         self.kernels += kernels
         self.bytes += moved
-        self.flops += flops
-        dtype = factors(func._overloadpacket, given or made)
+        self.flops += work
         for card in CARDS:
-            spent = kernels * START + seconds(card, moved, flops, dtype)
-            self.seconds[card] += spent
-            self.largest[name] += spent * (card == "H100")
+            time = kernels * START + seconds(card, moved, spent, dtype)
+            self.seconds[card] += time
+            self.largest[name] += time * (card == "H100")
 
 
 def held(x: Tensor) -> int:

@@ -50,9 +50,11 @@ from chimera.train.build import build_task
 SEVERAL = {"native_layer_norm_backward": 3, "_fused_rms_norm_backward": 3, "sort": 4,
            "embedding_dense_backward": 8}  # fmt: skip
 
-#: Kernels of ours by the time of a product in half precision. Recurrences take factors in TF32.
-RATES: dict[Any, int] = {torch.ops.chimera.recurrence: 2, torch.ops.chimera.recurrence_backward: 2,
-         torch.ops.chimera.rotated_peaks: 1, torch.ops.chimera.rotated_grid: 1}  # fmt: skip
+#: Recurrences take factors in TF32, which has half the rate of half precision.
+TF32 = {torch.ops.chimera.recurrence, torch.ops.chimera.recurrence_backward}
+#: A rotation is no work of the model; as a product it takes its time.
+ROTATIONS = {torch.ops.chimera.rotated_peaks, torch.ops.chimera.rotated_grid,
+             torch.ops.chimera.half_product}  # fmt: skip
 
 
 class Fused(NamedTuple):
@@ -159,22 +161,24 @@ def product(made: Any) -> tuple[float, torch.dtype]:
     """FLOPs and type of the matrix product that makes a buffer; 0 where none does."""
     origin = made.get_origin_node() if isinstance(made, ir.ExternKernel) else None
     packet = getattr(getattr(origin, "target", None), "overloadpacket", None)
-    # A rotation is no work of the model, as a product it takes its time.
-    known = torch.ops.aten.mm if packet is torch.ops.chimera.half_product else packet
-    count = _OURS.get(known) or flop_registry.get(known)
-    if origin is None or count is None:
+    if origin is None or packet is None:
         return 0.0, torch.float32
     given = (origin.args, origin.kwargs)
     args, kwargs = tree_map_only(torch.fx.Node, lambda node: node.meta["val"], given)
-    result = {} if packet in _OURS else {"out_val": origin.meta["val"]}
-    return RATES.get(packet, 1) * count(*args, **kwargs, **result), factors(packet, args)
+    return products(packet, args, kwargs, origin.meta["val"])[1:]
 
 
-def factors(packet: Any, args: Any) -> torch.dtype:
-    """In which a product takes its factors."""
-    if packet in RATES:
-        return torch.bfloat16
-    return next((x.dtype for x in tree_leaves(args) if isinstance(x, Tensor)), torch.float32)
+def products(packet: Any, args: Any, kwargs: Any, out: Any) -> tuple[float, float, torch.dtype]:
+    """FLOPs of an operation's products, as many as take its time, and the type of their factors."""
+    first = next((x for x in tree_leaves((args, out)) if isinstance(x, Tensor)), torch.empty(0))
+    if packet in ROTATIONS:
+        parts = 3 if first.dtype == torch.float32 else 1
+        return 0.0, 2.0 * first.numel() * args[1].shape[1] * parts, torch.bfloat16
+    formula = _OURS.get(packet) or flop_registry.get(packet)
+    if formula is None:
+        return 0.0, 0.0, first.dtype
+    work = formula(*args, **kwargs, **({} if packet in _OURS else {"out_val": out}))
+    return (work, 2 * work, torch.bfloat16) if packet in TF32 else (work, work, first.dtype)
 
 
 @register_flop_formula(torch.ops.chimera.recurrence, get_raw=True)
@@ -194,15 +198,6 @@ def recurrence_backward_flops(do: Tensor, *args: Any, **_: Any) -> int:
     """Twice the forward pass; what is computed again is no work of the model."""
     q, k, v, beta, g, skip, _, rule = args
     return 2 * recurrence_flops(q, k, v, beta, g, skip, rule)
-
-
-@register_flop_formula(torch.ops.chimera.rotated_peaks, get_raw=True)
-def peaks_flops(x: Tensor, h: Tensor, *_: Any, **__: Any) -> int:
-    """Products with H, three of each in float32."""
-    return 2 * x.numel() * len(h) * (3 if x.dtype == torch.float32 else 1)
-
-
-register_flop_formula(torch.ops.chimera.rotated_grid, get_raw=True)(peaks_flops)
 
 
 def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:

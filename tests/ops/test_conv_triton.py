@@ -49,6 +49,13 @@ def test_kernels_equal_torch_in_float64(
 
 
 @needs_triton
+def test_strided_parameters(kernels: ModuleType) -> None:
+    x, weight, bias = torch.randn(1, 9, 8), torch.randn(4, 8).T, torch.randn(16)[::2]
+    got = conv.by_kernels(x, weight, bias, silu=False)
+    assert torch.allclose(got, by_torch(x, weight, bias, silu=False), atol=1e-5)
+
+
+@needs_triton
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_rounded_once(kernels: ModuleType, dtype: torch.dtype) -> None:
     x, weight = torch.randn(2, 70, 24).to(dtype).requires_grad_(), torch.randn(24, 4)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -17,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
 
 from chimera.ops import integer, packed, two_bits
 from chimera.ops import kernels as ops_kernels
@@ -198,6 +200,7 @@ class Fake(ModuleType):
     def fault(self, device: torch.device) -> str | None:
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
+        (torch.ones(3, requires_grad=True).exp().square()).sum().backward()  # saves numbers
         if self.error:
             raise RuntimeError(self.error)
         return self.reason
@@ -237,6 +240,23 @@ def test_where_it_serves(
         for reason in [module.reason, module.error and "RuntimeError: Failed to find C compiler."]
         if reason
     ]  # fmt: skip
+
+
+def test_asked_in_a_block_that_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the comparison saves for its gradients is none of the block's."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(ops_kernels, "find_spec", lambda name: "here")
+    monkeypatch.setattr(ops_kernels, "import_module", lambda name: Fake("kernels"))
+    decide = cache(ops_kernels.gpu.__wrapped__)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        assert decide(torch.device("cuda:0")) is not None
+        return x.sin()
+
+    x = torch.ones(3, requires_grad=True)
+    checkpoint(block, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None
 
 
 @needs_triton

@@ -79,10 +79,13 @@ def test_a_kernel_that_is_wrong_is_found(
 
 
 @needs_triton
-def test_outputs_have_no_more_bits_than_inputs(kernels: ModuleType) -> None:
+def test_outputs_are_in_half_precision_for_callers_that_ask(kernels: ModuleType) -> None:
     q, v, g = torch.randn(1, 1, 40, 16).bfloat16(), torch.randn(1, 2, 40, 16), torch.zeros(1, 2, 40)
-    got, want = recurrence.chunkwise(q, q, v, g, rule=False), by_torch(q, q, v, g, rule=False)
-    assert got.dtype == torch.bfloat16
+    got = recurrence.chunkwise(q, q, v, g, rule=False, half=True)
+    want = recurrence.chunkwise(q, q, v, g, rule=False)
+    assert (got.dtype, want.dtype) == (torch.bfloat16, torch.float32)
+    wide = recurrence.chunkwise(v[:, :1], v[:, :1], v, g, rule=False, half=True)
+    assert wide.dtype == torch.float32
     assert (got - want).abs().max() <= 2**-7 * want.abs().max()  # the interpreter cuts bits off
 
 

@@ -110,7 +110,7 @@ def by_kernels(
     silu: bool,
 ) -> Float[Tensor, "b t d"]:
     """y, or SiLU(y), of a whole sequence by the kernels."""
-    bias = None if bias is None else bias.float()
+    bias = None if bias is None else bias.float().contiguous()
     return forward(x, weight.float().contiguous(), bias, silu)
 
 

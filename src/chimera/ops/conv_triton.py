@@ -24,7 +24,8 @@ from chimera.ops.kernels import wrong
 @triton.jit
 def _inputs(x, token, channel, stride, t, d):  # type: ignore[no-untyped-def]
     real = ((token >= 0) & (token < t))[:, None] & (channel < d)[None, :]
-    return tl.load(x + token[:, None] * stride + channel[None, :], real, other=0.0).to(tl.float32)
+    place = token[:, None].to(tl.int64) * stride + channel[None, :]
+    return tl.load(x + place, real, other=0.0).to(tl.float32)
 
 
 @triton.jit

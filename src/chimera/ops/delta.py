@@ -89,7 +89,7 @@ def chunkwise(
     if simple and k.shape[3] == 1 and state is None and recurrence.serves(q, v, rule=True):
         g = v.new_zeros(v.shape[:3]) if decay is None else decay
         given = q, k[:, :, :, 0], v[:, :, :, 0], g, beta[..., 0, 0]
-        return recurrence.chunkwise(*given, rule=True), None
+        return recurrence.chunkwise(*given, rule=True, half=True), None
     tokens, dtype = q.shape[2], wide(q, v)
     shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])
     size = min(chunk or max(1, STEPS // k.shape[3]), tokens)

@@ -132,4 +132,4 @@ def half_product(x: Tensor, h: Tensor) -> Tensor:
 
 @half_product.register_fake
 def _(x: Tensor, h: Tensor) -> Tensor:
-    return x.new_empty((len(x), h.shape[1]), dtype=torch.float32)
+    return x.new_empty((x.shape[0], h.shape[1]), dtype=torch.float32)

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 #: Compute capability from which Triton multiplies int8; it aborts the process on older GPUs.
 AMPERE = (8, 0)
@@ -44,7 +45,9 @@ def gpu(
         return None
     try:
         kernels = import_module(f"chimera.ops.{name}")
-        with torch.inference_mode(False), torch.enable_grad():  # whoever asks first
+        # Whoever asks first: also a block of which checkpointing notes what it saves.
+        apart = saved_tensors_hooks(lambda x: x, lambda x: x)
+        with torch.inference_mode(False), torch.enable_grad(), apart:
             fault: str | None = kernels.fault(device, *of)
     # No C compiler for Triton's launcher, too little shared memory, a full disk, another Triton …
     except Exception as error:  # noqa: BLE001

@@ -65,8 +65,9 @@ def chunkwise(
     skip: Float[Tensor, " h"] | None = None,
     *,
     rule: bool,
+    half: bool = False,
 ) -> Float[Tensor, "b h t v"]:
-    """o in bf16 if q or v is, as they have no more bits than it; else in float32.
+    """o in float32, or in bf16 for callers that norm or gate it (relative error 2⁻⁹).
 
     Args:
         q, k: queries and keys; adjacent value heads share one of n.
@@ -75,26 +76,28 @@ def chunkwise(
         beta: step sizes; None for 1. The delta rule needs them.
         skip: D of each head, in float32; None for 0.
         rule: the delta rule.
+        half: o in bf16 if q or v is.
     """
+    half = half and torch.bfloat16 in (q.dtype, v.dtype)
     g = F.pad(g.double(), (0, -g.shape[-1] % CHUNK)).unflatten(-1, (-1, CHUNK)).cumsum(-1)
-    return forward(q, k, v, beta, g, skip, rule)[0]
+    return forward(q, k, v, beta, g, skip, rule, half)[0]
 
 
 @torch.library.custom_op("chimera::recurrence", mutates_args=())
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, skip: Tensor | None, rule: bool
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, skip: Tensor | None,
+    rule: bool, half: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """o, and the states before each chunk; g [b h n c] are sums since the start of a chunk."""
-    o, states = _outputs(q, k, v, beta, g, skip, rule)
+    o, states = _outputs(q, k, v, beta, g, skip, rule, half)
     _kernels().forward(q, k, v, beta, g, skip, o, states, rule)
     return o, states
 
 
 @forward.register_fake
 def _outputs(
-    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, skip: Any, rule: bool
+    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, skip: Any, rule: bool, half: bool
 ) -> tuple[Tensor, Tensor]:
-    half = torch.bfloat16 in (q.dtype, v.dtype)
     o = v.new_empty(v.transpose(1, 2).shape, dtype=torch.bfloat16 if half else torch.float32)
     states = (*g.shape[:3], q.shape[-1], v.shape[-1])
     return o.transpose(1, 2), v.new_empty(states, dtype=STORED)
@@ -124,7 +127,7 @@ def _gradients(
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)  # of the states nobody asks one
-    *given, ctx.rule = inputs
+    *given, ctx.rule, _ = inputs
     ctx.save_for_backward(*given, output[1])
 
 
@@ -133,7 +136,7 @@ def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]
     *heads, dv, dbeta, dg, dskip = backward(do, q, k, v, beta, g, skip, states, ctx.rule)
     dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in heads)
     sizes = None if beta is None else dbeta.to(beta.dtype)
-    return dq, dk, dv, sizes, dg.double(), None if skip is None else dskip.sum(0), None
+    return dq, dk, dv, sizes, dg.double(), None if skip is None else dskip.sum(0), None, None
 
 
 torch.library.register_autograd("chimera::recurrence", _differentiate, setup_context=_keep)

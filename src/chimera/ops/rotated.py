@@ -82,7 +82,7 @@ def largest(x: Tensor, h: Tensor, n: int) -> Tensor:
 
 @largest.register_fake
 def _found(x: Tensor, h: Tensor, n: int) -> Tensor:
-    return x.new_empty((-(-len(x) // TOKENS), x.shape[1]), dtype=torch.float32)
+    return x.new_empty((-(-x.shape[0] // TOKENS), x.shape[1]), dtype=torch.float32)
 
 
 @torch.library.custom_op("chimera::rotated_grid", mutates_args=())

@@ -60,8 +60,8 @@ def chunkwise(
         ValueError: `chunk` is no power of two.
     """
     if state is None and recurrence.serves(q, v, rule=False):
-        skip = None if skip is None else skip.float()
-        return recurrence.chunkwise(q, k, v, g, delta, skip, rule=False), None
+        skip = None if skip is None else skip.float().contiguous()
+        return recurrence.chunkwise(q, k, v, g, delta, skip, rule=False, half=True), None
     tokens, groups, dtype, passed = q.shape[2], q.shape[1], wide(q, v), _passed(v, skip)
     b, h = v.shape[:2]
     size = chunk_size(chunk, tokens)
