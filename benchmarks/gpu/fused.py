@@ -183,8 +183,9 @@ def products(packet: Any, args: Any, kwargs: Any, out: Any) -> tuple[float, floa
 
 @register_flop_formula(torch.ops.chimera.recurrence, get_raw=True)
 def recurrence_flops(
-    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, skip: Any, rule: bool, **_: Any
-) -> int:
+    q: Tensor, k: Tensor, v: Tensor, beta: Any, g: Tensor, skip: Any, rule: bool, *_: Any,
+    **__: Any,
+) -> int:  # fmt: skip
     """Products with queries, keys and the state, in chunks of c tokens; not the inverse."""
     c, k_dim, v_dim = g.shape[-1], q.shape[-1], v.shape[-1]
     per_token = c * (k_dim + v_dim) + 2 * k_dim * v_dim
