@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.ops.hadamard import LARGEST, rotate_fast
+from chimera.ops.hadamard import LARGEST, rotate_fast, signs
 from chimera.ops.kernels import gpu
 from chimera.ops.precision import HALF
 
@@ -63,11 +63,12 @@ def rounded(
 def _matrix(x: Tensor, h: Tensor, n: int) -> Tensor:
     """H of the kernels' order, ±1, in the type of products; float32 takes three of bf16: exact.
 
-    Triton's interpreter, on a CPU, multiplies no bf16: it takes the same numbers in float32.
+    Triton's interpreter, on a CPU, multiplies no bf16: it takes the same numbers in float32. A
+    graph makes one for all layers.
     """
     half = x.dtype if x.dtype in HALF else torch.bfloat16
+    h = signs(min(n, ORDER), x.device) if torch.compiler.is_compiling() else h[:n, :n]
     h = h.to(torch.float32 if x.is_cpu else half)
-    h = h[:n, :n]
     more = max(min(n, ORDER) // len(h), 1)
     return (h[:more, None, :more, None] * h[:, None]).reshape(more * len(h), -1)
 
