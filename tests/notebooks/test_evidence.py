@@ -486,7 +486,9 @@ def test_rates_at_the_end_of_their_grids() -> None:
         assert evidence.at_ends(path) == {"highest": [], "lowest": []}, path
     for path in ("titan/baselines", "titan/pattern"):
         assert not evidence.at_ends(path)["highest"], path
-    assert "mamba2_4" in evidence.at_ends("ours/scaling")["highest"]
+    assert not evidence.at_ends("ours/scaling")["highest"]
+    assert "attention_3" in evidence.at_ends("ours/scaling")["lowest"]
+    assert "adalora" in evidence.at_ends("saidl/adapters")["highest"]
     runs = [
         {"mixer": "a", "task": task, "seed": 0, "trainer.max_steps": 800, "rate": rate}
         | {"steps": steps, "val/accuracy": accuracy}
