@@ -137,11 +137,11 @@ def test_a_layer_has_the_bits_of_codes_of_one_byte_and_keeps_none(
     x[1, 2:] = 0  # padding
     for tokens in (x, x[:0], x[0, 0]):
         with torch.no_grad(), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
-            monkeypatch.setattr(packed, "gpu", lambda device: None)
+            monkeypatch.setattr(packed, "gpu", lambda device, *_: None)
             plain = layer.packed()
             want = plain(tokens)
             calls: list[Any] = []
-            monkeypatch.setattr(packed, "gpu", lambda device: calls.append(device) or kernels)  # noqa: B023
+            monkeypatch.setattr(packed, "gpu", lambda device, *_: calls.append(device) or kernels)  # noqa: B023
             small = layer.packed()
             got = small(tokens)
         assert len(calls) == 1
@@ -155,7 +155,7 @@ def test_a_layer_has_the_bits_of_codes_of_one_byte_and_keeps_none(
 def test_what_the_kernel_does_not_compute_stays_with_torch(
     kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "gpu", lambda device: kernels)
+    monkeypatch.setattr(packed, "gpu", lambda device, *_: kernels)
     a, codes = draw(2, 3, 5)
     step, bits = torch.ones(2, 1, device=DEVICE), two_bits.pack(codes)
     scale = torch.ones((), device=DEVICE)
@@ -233,8 +233,8 @@ def test_where_it_serves(
     monkeypatch.setattr(ops_kernels, "import_module", lambda name: module)
     decide = ops_kernels.gpu.__wrapped__
     with torch.inference_mode():  # whoever asks first
-        assert decide(torch.device("cuda:0")) is (module if serves else None)
-    assert decide(torch.device("cpu")) is None
+        assert decide(torch.device("cuda:0"), *packed.KERNELS) is (module if serves else None)
+    assert decide(torch.device("cpu"), *packed.KERNELS) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"packed layers multiply codes of one byte: Triton kernel on cuda:0: {reason}"
         for reason in [module.reason, module.error and "RuntimeError: Failed to find C compiler."]
@@ -251,7 +251,7 @@ def test_asked_in_a_block_that_is_computed_again(monkeypatch: pytest.MonkeyPatch
     decide = cache(ops_kernels.gpu.__wrapped__)
 
     def block(x: torch.Tensor) -> torch.Tensor:
-        assert decide(torch.device("cuda:0")) is not None
+        assert decide(torch.device("cuda:0"), *packed.KERNELS) is not None
         return x.sin()
 
     x = torch.ones(3, requires_grad=True)
@@ -263,7 +263,7 @@ def test_asked_in_a_block_that_is_computed_again(monkeypatch: pytest.MonkeyPatch
 @needs_gpu
 def test_on_a_gpu_packed_layers_use_it() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    assert ops_kernels.gpu(device) is not None
+    assert ops_kernels.gpu(device, *packed.KERNELS) is not None
     layer = BitNet158().linear(256, 512, bias=False, role="up").eval().to(device)
     small, x = layer.packed(), torch.randn(5, 256, device=device)
     with torch.no_grad():

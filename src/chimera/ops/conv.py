@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.kernels import gpu
+from chimera.ops.kernels import constant, gpu
 from chimera.ops.precision import HALF, wide
 
 #: Tokens and channels of a program of the kernels, and the most taps that they serve.
@@ -86,12 +86,10 @@ def serves(x: Float[Tensor, "b t d"], taps: int) -> bool:
     return suits and sound(x.device, taps)
 
 
+@constant
 def sound(device: torch.device, taps: int) -> bool:
     """Whether the kernels compute right numbers with so many taps on a device."""
     return gpu(device, "conv_triton", "convolutions are computed by torch", taps) is not None
-
-
-sound._dynamo_marked_constant = True  # type: ignore[attr-defined] # as in `recurrence`
 
 
 def by_torch(

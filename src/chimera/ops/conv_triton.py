@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from chimera.ops import conv
-from chimera.ops.kernels import wrong
+from chimera.ops.kernels import last_apart, wrong
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def _backward(  # type: ignore[no-untyped-def]
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, y: Tensor) -> None:
     """Write y; arguments as for `conv.forward`."""
-    _launch(_forward, (_last_apart(x),), (weight, weight if bias is None else bias, y), bias, silu)
+    _launch(_forward, (last_apart(x),), (weight, weight if bias is None else bias, y), bias, silu)
 
 
 def backward(
@@ -101,13 +101,8 @@ def backward(
     dtaps: Tensor,
 ) -> None:
     """Write gradients as `conv.backward` makes them."""
-    given = _last_apart(dy), _last_apart(x)
+    given = last_apart(dy), last_apart(x)
     _launch(_backward, given, (weight, weight if bias is None else bias, dx, dtaps), bias, silu)
-
-
-def _last_apart(x: Tensor) -> Tensor:
-    """With the channels of a token as neighbours."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _launch(

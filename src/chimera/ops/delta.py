@@ -16,7 +16,7 @@ of the chunk, L_sr = Γ_s/Γ_r (without decay, Γ = L = 1):
     O = Γ(Q h) + tril(QKᵀ ⊙ L)(U − W h)              E1: a token reads after its own update
 
 All arguments of exp are ≤ 0. Computes in float32 or wider, also under autocast; o and the state
-have this wide dtype (kernels of `fused`: o has the dtype of v). The number of query heads h may be
+have this wide dtype (kernels: o has the dtype of v, or bf16). The number of query heads h may be
 a multiple of the number of key-value heads g; the queries of a group then read the same state.
 """
 

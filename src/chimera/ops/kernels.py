@@ -1,10 +1,10 @@
-"""Kernels in Triton: where they serve, and what of them is compared with torch before use."""
+"""Kernels in Triton: on which GPUs they serve, after a comparison with torch."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 @cache
 def gpu(
     device: torch.device,
-    name: str = "packed_triton",
-    otherwise: str = "packed layers multiply codes of one byte",
+    name: str,
+    otherwise: str,
     *of: int,
 ) -> ModuleType | None:
     """A module of kernels in Triton if it serves on a device, else None.
@@ -45,7 +45,7 @@ def gpu(
         return None
     try:
         kernels = import_module(f"chimera.ops.{name}")
-        # Whoever asks first: also a block of which checkpointing notes what it saves.
+        # The first call may come from a block whose saved tensors checkpointing counts.
         apart = saved_tensors_hooks(lambda x: x, lambda x: x)
         with torch.inference_mode(False), torch.enable_grad(), apart:
             fault: str | None = kernels.fault(device, *of)
@@ -56,6 +56,20 @@ def gpu(
         return kernels
     log.warning("%s: Triton kernel on %s: %s", otherwise, device, fault)
     return None
+
+
+def constant(f: Callable[..., bool]) -> Callable[..., bool]:
+    """Mark f as a constant of a graph, which is made for one device.
+
+    torch.compiler.assume_constant_result does the same, but imports the compiler.
+    """
+    f._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return f
+
+
+def last_apart(x: Tensor) -> Tensor:
+    """x with the numbers of its last axis as neighbours."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def wrong(got: Iterable[Tensor], want: Iterable[Tensor], share: float) -> str | None:

@@ -17,6 +17,8 @@ from chimera.ops.kernels import gpu
 from chimera.ops.native import library
 from chimera.ops.two_bits import LANES
 
+#: The GPU's module, and what happens where it does not serve.
+KERNELS = "packed_triton", "packed layers multiply codes of one byte"
 #: Width from which the GPU's sums could exceed 32 bits.
 WIDEST = 2**18
 
@@ -84,7 +86,7 @@ def scaled(
     """(A·Cᵀ) ⊙ step ⊙ scale + b by the GPU's kernel (`packed_triton.scaled`); None without it."""
     dtypes = (dtype, step.dtype, scale.dtype, None if bias is None else bias.dtype)
     suits = a.shape[1] < WIDEST and torch.float64 not in dtypes
-    kernels = gpu(a.device) if suits else None
+    kernels = gpu(a.device, *KERNELS) if suits else None
     if kernels is None:
         return None
     return kernels.scaled(a, step, packed, scale, bias, dtype)

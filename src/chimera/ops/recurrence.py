@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.ops.kernels import gpu
+from chimera.ops.kernels import constant, gpu
 
 #: Tokens in a chunk, and the widest heads of which a program holds the state.
 CHUNK, WIDEST = 32, 128
@@ -45,15 +45,11 @@ def serves(q: Float[Tensor, "b n t k"], v: Float[Tensor, "b h *t v"], *, rule: b
     return half and fits and sound(v.device, *widths, rule)
 
 
+@constant
 def sound(device: torch.device, k: int, v: int, rule: bool) -> bool:
     """Whether the kernels compute right numbers for these widths of heads on a device."""
     otherwise = "recurrences are computed by torch"
     return gpu(device, "recurrence_triton", otherwise, k, v, rule) is not None
-
-
-# What torch.compiler.assume_constant_result does, which imports the compiler for it: a graph is
-# made for one device.
-sound._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def chunkwise(

@@ -28,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from chimera.ops import delta, recurrence, ssd
-from chimera.ops.kernels import wrong
+from chimera.ops.kernels import last_apart, wrong
 
 
 @triton.jit
@@ -223,7 +223,7 @@ def forward(
     states: Tensor, rule: bool,
 ) -> None:  # fmt: skip
     """Write o [b t h v] and states [b h n k v]; arguments as for `recurrence.forward`."""
-    parts = [*map(_last_apart, (q, k, v)), v if beta is None else beta]
+    parts = [*map(last_apart, (q, k, v)), v if beta is None else beta]
     strides = [x.stride(i) for x in parts for i in range(3)]
     of = beta is not None, skip is not None, rule
     _launched(_forward, (*parts, g, g if skip is None else skip, o, states), strides, q, v, g, *of)
@@ -234,15 +234,10 @@ def backward(
     skip: Tensor | None, states: Tensor, grads: tuple[Tensor, ...], rule: bool,
 ) -> None:  # fmt: skip
     """Write gradients: of q, k [b t h k], v [b t h v], beta [b h t], g [b h n c] and skip [b h]."""
-    parts = [*map(_last_apart, (do, q, k, v)), v if beta is None else beta]
+    parts = [*map(last_apart, (do, q, k, v)), v if beta is None else beta]
     strides = [x.stride(i) for x in parts for i in range(3)]
     tensors = (*parts, g, g if skip is None else skip, states, *grads)
     _launched(_backward, tensors, strides, q, v, g, beta is not None, skip is not None, rule)
-
-
-def _last_apart(x: Tensor) -> Tensor:
-    """With the numbers of a token as neighbours."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _launched(

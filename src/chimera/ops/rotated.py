@@ -1,6 +1,6 @@
 """Rotation and a grid per channel in two kernels (`rotated_triton`), for a GPU.
 
-    z = x · diag(H_n, …, H_n),   x̂ = clip(round(z / s), …) · s,   s = peak / (2^{b−1} − 1)
+    z = x · diag(H_n, …, H_n),   x̂ = round(z / s) · s,   s = peak / (2^{b−1} − 1)
 
 What `hadamard.rotate_fast` and `grid.to_grid` do, without writing z: one kernel rotates x for the
 largest magnitude of each channel, one rotates it again and rounds. Computes in float32; the
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from chimera.ops.hadamard import LARGEST, rotate_fast, signs
-from chimera.ops.kernels import gpu
+from chimera.ops.kernels import constant, gpu
 from chimera.ops.precision import HALF
 
 #: Tokens of a program, and the order of the largest product in it.
@@ -30,12 +30,10 @@ def serves(x: Float[Tensor, "*b d"], n: int) -> bool:
     return suits and sound(x.device, n)
 
 
+@constant
 def sound(device: torch.device, n: int) -> bool:
     """Whether the kernels compute right numbers with H_n on a device."""
     return gpu(device, "rotated_triton", "rotations are computed by torch", n) is not None
-
-
-sound._dynamo_marked_constant = True  # type: ignore[attr-defined] # as in `recurrence`
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chimera.ops.kernels import gpu
+from chimera.ops.kernels import constant, gpu
 from chimera.ops.numberless import numberless
 from chimera.ops.precision import autocast_off, wide
 
@@ -125,12 +125,10 @@ def serves(x: Float[Tensor, "b t e"], A: Float[Tensor, "e n"]) -> bool:
     return tiles and x.dtype == torch.float32 and sound(x.device, n)
 
 
+@constant
 def sound(device: torch.device, n: int) -> bool:
     """Whether the kernels compute right numbers with n states a channel on a device."""
     return gpu(device, "scan_triton", "selective scans are computed by torch", n) is not None
-
-
-sound._dynamo_marked_constant = True  # type: ignore[attr-defined] # as in `recurrence`
 
 
 def by_torch(*inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ then are computed once per group, with the values V = Δ v of its heads side by 
 
 The weights L and Γ are those of `ops.pairs`: all arguments of exp are ≤ 0, and none is the
 difference of two sums. Computes in float32 or wider, also under autocast; o and the state have this
-wide dtype.
+wide dtype (kernels of `recurrence`: o is bf16).
 """
 
 from __future__ import annotations
