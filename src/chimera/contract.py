@@ -49,7 +49,7 @@ class Site:
         loops: number of traversals of the stack of physical layers (TITAN Alg. 1).
         causal: True for a decoder, False for an encoder.
         max_len: largest sequence length in training, in tokens.
-        dropout: dropout probability inside mixers and ffns.
+        dropout: dropout probability of branches and attention weights.
     """
 
     dim: int

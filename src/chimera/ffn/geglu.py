@@ -14,9 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
-from chimera.ops.dropout import dropout, label
-
-CALL = label("ffn")
 
 
 class GEGLU(FFN):
@@ -43,10 +40,9 @@ class GEGLU(FFN):
         inner = round(expand * site.dim)
         self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
         self.down = parts.linear(inner, site.dim, bias=bias, role="down")
-        self.dropout = site.dropout
         self.approximate = approximate
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
         a, b = self.up(x).chunk(2, dim=-1)
         y = a * F.gelu(b, approximate=self.approximate)
-        return Out(self.down(dropout(y, self.dropout, self.training, ctx.draws, CALL)))
+        return Out(self.down(y))

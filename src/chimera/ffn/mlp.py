@@ -9,9 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
-from chimera.ops.dropout import dropout, label
-
-CALL = label("ffn")
 
 
 class MLP(FFN):
@@ -31,8 +28,6 @@ class MLP(FFN):
         inner = round(expand * site.dim)
         self.up = parts.linear(site.dim, inner, bias=bias, role="up")
         self.down = parts.linear(inner, site.dim, bias=bias, role="down")
-        self.dropout = site.dropout
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
-        y = dropout(F.gelu(self.up(x)), self.dropout, self.training, ctx.draws, CALL)
-        return Out(self.down(y))
+        return Out(self.down(F.gelu(self.up(x))))

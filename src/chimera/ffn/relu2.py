@@ -18,9 +18,6 @@ from torch import Tensor
 
 from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.contract_gguf import GGUF, in_gguf, joined
-from chimera.ops.dropout import dropout, label
-
-CALL = label("ffn")
 
 
 class ReLU2(FFN):
@@ -53,13 +50,12 @@ class ReLU2(FFN):
         self.fold = fold
         self.up = parts.linear(site.dim, inner, bias=bias, role="up")
         self.down = parts.linear(inner // fold, site.dim, bias=bias, role="down")
-        self.dropout = site.dropout
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
         y = F.relu(self.up(x)).square()
         if self.fold > 1:
             y = reduce(y, "b t (fold f) -> b t f", "sum", fold=self.fold)
-        return Out(self.down(dropout(y, self.dropout, self.training, ctx.draws, CALL)))
+        return Out(self.down(y))
 
     def gguf(self) -> GGUF:
         """As llama.cpp's network of two layers; a sum over slices is a repeated down projection."""

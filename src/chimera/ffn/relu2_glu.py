@@ -13,9 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chimera.contract import FFN, Context, Norm, Out, Parts, PositiveFloat, Site
-from chimera.ops.dropout import dropout, label
-
-CALL = label("ffn")
 
 
 class ReLU2GLU(FFN):
@@ -43,11 +40,10 @@ class ReLU2GLU(FFN):
         self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
         self.down = parts.linear(inner, site.dim, bias=bias, role="down")
         self.norm: Norm | None = parts.norm(inner) if inner_norm else None
-        self.dropout = site.dropout
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
         a, b = self.up(x).chunk(2, dim=-1)
         y = a * F.relu(b).square()
         if self.norm is not None:
             y = self.norm(y, ctx.mask)
-        return Out(self.down(dropout(y, self.dropout, self.training, ctx.draws, CALL)))
+        return Out(self.down(y))

@@ -19,9 +19,6 @@ from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
 from chimera.contract_gguf import GGUF, NotInGGUF, in_gguf, joined
 from chimera.contract_hf import LLAMA_LIKE, unsupported
 from chimera.errors import UserError
-from chimera.ops.dropout import dropout, label
-
-CALL = label("ffn")
 
 
 class SwiGLU(FFN):
@@ -49,7 +46,6 @@ class SwiGLU(FFN):
         inner = round(expand * site.dim)
         self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
         self.down = parts.linear(inner, site.dim, bias=bias, role="down")
-        self.dropout = site.dropout
         self.grids: nn.ModuleList | None = None
         if quantise_halves:
             halves = (parts.activation(inner), parts.activation(inner))
@@ -59,7 +55,7 @@ class SwiGLU(FFN):
         a, b = self.up(x).chunk(2, dim=-1)
         if self.grids is not None:
             a, b = (grid(half) for grid, half in zip(self.grids, (a, b), strict=True))
-        return Out(self.down(dropout(a * F.silu(b), self.dropout, self.training, ctx.draws, CALL)))
+        return Out(self.down(a * F.silu(b)))
 
     def gguf(self) -> GGUF:
         """As llama.cpp's gated network: value `ffn_up`, gate `ffn_gate`."""

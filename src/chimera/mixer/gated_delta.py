@@ -39,11 +39,8 @@ from chimera.contract import (
 from chimera.mixer.shared.gated import DecayGate, GatedNorm, ShortConv
 from chimera.mixer.shared.of_transformers import OfQwen3Next
 from chimera.ops import delta
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
 from chimera.ops.together import together
-
-CALL = label("gated_delta")
 
 
 class GatedDeltaState(NamedTuple):
@@ -102,7 +99,6 @@ class GatedDelta(OfQwen3Next, Mixer):
         keys, values = self.key_heads * self.k_dim, h * self.v_dim
         self.widths = (keys, keys, values)
         self.max_beta = 2.0 if negative_eigenvalues else 1.0
-        self.dropout = site.dropout
         self.q_proj, self.k_proj, self.v_proj = (
             parts.linear(site.dim, width, bias=False, role="qkv") for width in self.widths
         )
@@ -137,7 +133,7 @@ class GatedDelta(OfQwen3Next, Mixer):
             y, memory = delta.chunkwise(q, k[:, :, :, None], v, beta, g, memory)
         z = rearrange(z, "b t (h v) -> b t h v", h=self.heads)
         y = self.norm(rearrange(y, "b h t v -> b t h v"), z).flatten(2).to(x.dtype)
-        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.o_proj(y)
         return Out(y, None if memory is None else GatedDeltaState(memory, tail))
 
     def _keys(self, x: Float[Tensor, "b t k"]) -> Float[Tensor, "b h t k"]:

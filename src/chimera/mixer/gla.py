@@ -32,10 +32,7 @@ from chimera.contract import (
 )
 from chimera.mixer.shared.gated import GatedNorm, LowRank
 from chimera.ops import channels
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
-
-CALL = label("gla")
 
 
 class GLAState(NamedTuple):
@@ -87,7 +84,6 @@ class GatedLinear(Mixer):
         self.v_dim = int(v)
         keys, values = h * self.k_dim, h * self.v_dim
         self.temperature = temperature
-        self.dropout = site.dropout
         self.chunk = channels.chunk_size(chunk, chunk)
         self.q_proj = parts.linear(site.dim, keys, bias=False, role="qkv")
         self.k_proj = parts.linear(site.dim, keys, bias=False, role="qkv")
@@ -118,5 +114,5 @@ class GatedLinear(Mixer):
             y, memory = channels.chunkwise(q, k, v, g, before, chunk=self.chunk)
         r = rearrange(self.r_proj(x), "b t (h v) -> b t h v", h=self.heads)
         y = self.norm(rearrange(y, "b h t v -> b t h v"), r).flatten(2).to(x.dtype)
-        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.o_proj(y)
         return Out(y, None if memory is None else GLAState(memory))

@@ -28,10 +28,7 @@ from torch import Tensor, nn
 
 from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import channels
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
-
-CALL = label("hgrn2")
 
 
 class HGRN2State(NamedTuple):
@@ -71,7 +68,6 @@ class HGRN2(Mixer):
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         self.head_dim = site.dim // h
-        self.dropout = site.dropout
         self.site = site
         self.lower_bound = lower_bound
         self.chunk = channels.chunk_size(chunk, chunk)
@@ -101,7 +97,7 @@ class HGRN2(Mixer):
             y, memory = channels.chunkwise(q, k, i, g, before, chunk=self.chunk)
         y = rearrange(y, "b h t v -> b t (h v)")
         y = (F.rms_norm(y, y.shape[-1:], eps=1e-6) * self.norm).to(x.dtype)
-        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.o_proj(y)
         return Out(y, None if memory is None else HGRN2State(memory))
 
     def _gates(self, f: Tensor, loop: int) -> tuple[Tensor, Tensor]:

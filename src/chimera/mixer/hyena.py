@@ -37,12 +37,9 @@ from chimera.contract import (
 )
 from chimera.mixer.shared.filters import Filter
 from chimera.ops.conv import causal_conv
-from chimera.ops.dropout import dropout, label
 from chimera.ops.local import Aligned
 from chimera.ops.long_conv import convolve
 from chimera.ops.precision import widen
-
-CALL = label("hyena")
 
 
 class HyenaState(NamedTuple):
@@ -86,7 +83,6 @@ class Hyena(Mixer):
         d = site.dim
         bound = conv**-0.5
         self.order = order
-        self.dropout = site.dropout
         self.in_proj = parts.linear(d, (order + 1) * d, bias=False, role="qkv")
         self.taps = nn.Parameter(torch.empty((order + 1) * d, conv).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty((order + 1) * d).uniform_(-bound, bound))
@@ -121,7 +117,7 @@ class Hyena(Mixer):
             whole = z if past is None else torch.cat([past[:, :, n].to(z.dtype), z], 1)
             z = (convolve(whole, filters[:, n], t) + widen(self.skip[n]) * z).to(z.dtype)
         y = tokens.restore(z * last).to(x.dtype)
-        y = self.out_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.out_proj(y)
         if past is None or tail is None:
             return Out(y)
         past = torch.cat([past, torch.stack(inputs, 2).to(past.dtype)], 1)

@@ -27,10 +27,7 @@ from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, Posi
 from chimera.mixer.shared.gated import DecayGate, GatedNorm, LowRank, ShortConv
 from chimera.ops import channels, dplr
 from chimera.ops.delta import unit
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
-
-CALL = label("kda")
 
 
 class KDAState(NamedTuple):
@@ -75,7 +72,6 @@ class KimiDelta(Mixer):
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         k = self.head_dim = head_dim or site.dim // h
         self.max_beta = 2.0 if negative_eigenvalues else 1.0
-        self.dropout = site.dropout
         self.chunk = channels.chunk_size(chunk, chunk)
         self.q_proj, self.k_proj, self.v_proj = (
             parts.linear(site.dim, h * k, bias=False, role="qkv") for _ in range(3)
@@ -110,5 +106,5 @@ class KimiDelta(Mixer):
             y, memory = dplr.chunkwise(q, k, v, a, None, g, memory, chunk=self.chunk)
         z = rearrange(self.gate_proj(x), "b t (h k) -> b t h k", h=self.heads)
         y = self.norm(rearrange(y, "b h t k -> b t h k"), z).flatten(2).to(x.dtype)
-        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.o_proj(y)
         return Out(y, None if memory is None else KDAState(memory, tail))

@@ -22,11 +22,8 @@ from torch import Tensor
 
 from chimera.contract import Context, Hook, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import decay
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
 from chimera.ops.together import together
-
-CALL = label("linear")
 
 
 class LinearState(NamedTuple):
@@ -67,7 +64,6 @@ class LinearAttention(Mixer):
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         self.causal = site.causal
-        self.dropout = site.dropout
         self.form = form
         self.chunk_size = chunk_size
         self.head_dim = site.dim // h
@@ -97,7 +93,7 @@ class LinearAttention(Mixer):
         q, k = self.position.rotate(q, k, ctx.pos)
         y, s = self._attend(q, k, v, None if state is None else state.s)
         y = rearrange((y / weight).to(x.dtype), "b h t v -> b t (h v)")
-        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.o_proj(y)
         return Out(y, None if s is None or z is None else LinearState(s, z))
 
     def _normaliser(

@@ -29,12 +29,10 @@ from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, Posi
 from chimera.mixer.shared.gated import DecayGate, ShortConv
 from chimera.ops import log_linear, ssd
 from chimera.ops.channels import chunk_size
-from chimera.ops.dropout import dropout, label
 from chimera.ops.local import Aligned
 from chimera.ops.log_linear import Levels
 from chimera.ops.precision import wide, widen
 
-CALL = label("log_linear")
 EPS = 1e-5
 
 
@@ -90,7 +88,6 @@ class LogLinear(Mixer):
             )
         self.groups = groups
         self.state = state
-        self.dropout = site.dropout
         self.levels = levels or log_linear.levels_for(site.max_len)
         self.chunk = chunk_size(chunk, chunk)
         self.widths = (e, groups * state, groups * state)
@@ -133,7 +130,7 @@ class LogLinear(Mixer):
             y, levels = log_linear.chunkwise(c, b, v, g, scale, levels, mask, chunk=self.chunk)
         y = rearrange(y + u * self.D[:, None, None], "b h t p -> b t (h p)")
         y = self._normed(y * F.silu(widen(z))).to(x.dtype)
-        y = dropout(tokens.restore(y), self.dropout, self.training, ctx.draws, CALL)
+        y = tokens.restore(y)
         return Out(self.out_proj(y), None if levels is None else LogLinearState(levels, tail))
 
     def _normed(self, y: Float[Tensor, "b t e"]) -> Float[Tensor, "b t e"]:

@@ -18,9 +18,6 @@ from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, Posi
 from chimera.contract_hf import unsupported
 from chimera.errors import UserError
 from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
-from chimera.ops.dropout import dropout, label
-
-CALL = label("mamba")
 
 
 class Mamba(Mixer):
@@ -55,14 +52,13 @@ class Mamba(Mixer):
             site.dim, parts.linear, state=state, expand=expand, conv=conv, dt_rank=dt_rank
         )
         self.out_proj = parts.linear(self.ssm.inner, site.dim, bias=False, role="out")
-        self.dropout = site.dropout
 
     def init_state(self, batch: int) -> SSMState:
         return self.ssm.init_state(batch)
 
     def forward(self, x: Tensor, ctx: Context, state: SSMState | None = None) -> Out:
         y, gate, after = self.ssm(x, ctx.mask, state)
-        y = dropout(y * gate, self.dropout, self.training, ctx.draws, CALL)
+        y = y * gate
         return Out(self.out_proj(y.to(x.dtype)), None if state is None else after)
 
     @classmethod

@@ -29,11 +29,9 @@ from chimera.mixer.shared.gated import DecayGate, ShortConv
 from chimera.mixer.shared.of_transformers import OfMamba2
 from chimera.ops import ssd
 from chimera.ops.channels import chunk_size
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
 from chimera.ops.together import together
 
-CALL = label("mamba2")
 EPS = 1e-5
 
 
@@ -87,7 +85,6 @@ class Mamba2(OfMamba2, Mixer):
             )
         self.groups = groups
         self.state = state
-        self.dropout = site.dropout
         self.chunk = chunk_size(chunk, chunk)
         self.widths = (e, groups * state, groups * state)
         self.in_proj = parts.linear(site.dim, e + sum(self.widths), bias=False, role="qkv")
@@ -120,7 +117,7 @@ class Mamba2(OfMamba2, Mixer):
         else:
             y, memory = ssd.chunkwise(*given, memory, self.D, chunk=self.chunk)
         y = self._gated(y.transpose(1, 2).flatten(2), z).to(x.dtype)
-        y = self.out_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.out_proj(y)
         return Out(y, None if memory is None else Mamba2State(memory, tail))
 
     def _gated(

@@ -43,10 +43,7 @@ from chimera.mixer.shared.gated import ShortConv
 from chimera.ops import mesa
 from chimera.ops.channels import chunk_size
 from chimera.ops.delta import unit
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
-
-CALL = label("mesa")
 
 
 class MesaState(NamedTuple):
@@ -96,7 +93,6 @@ class Mesa(Mixer):
             raise ValueError(f"ridge={ridge} of mixer=mesa has to be below 1, where Λ starts")
         self.head_dim = site.dim // h
         self.lowest = ridge
-        self.dropout = site.dropout
         self.chunk = chunk_size(chunk, chunk)
         self.solver = mesa.Solver(steps, tolerance)
         self.q_proj, self.k_proj, self.v_proj = (
@@ -141,5 +137,5 @@ class Mesa(Mixer):
             )
         y = F.rms_norm(y, y.shape[-1:], self.norm.to(y.dtype), 1e-5)
         y = rearrange(y, "b h t k -> b t (h k)").to(x.dtype)
-        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.o_proj(y)
         return Out(y, None if memory is None else MesaState(memory, tail))

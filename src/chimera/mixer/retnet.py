@@ -30,12 +30,9 @@ from torch import Tensor
 
 from chimera.contract import Context, Hook, Mixer, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.ops import decay
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
 from chimera.ops.rotary import phases, turn
 from chimera.ops.together import together
-
-CALL = label("retnet")
 
 
 class RetentionState(NamedTuple):
@@ -90,7 +87,6 @@ class Retention(Mixer):
         self.site = site
         self.rule = decay
         self.depth_shift = depth_shift
-        self.dropout = site.dropout
         self.form = form
         self.chunk_size = chunk_size
         self.eps = eps
@@ -133,7 +129,7 @@ class Retention(Mixer):
         y, s = self._retention(q, k, v, g, None if state is None else state.s)
         y = F.rms_norm(y, (self.v_dim,), eps=self.eps)
         y = (y.transpose(1, 2).flatten(2) * F.silu(gate)).to(x.dtype)
-        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.o_proj(y)
         return Out(y, None if s is None else RetentionState(s))
 
     def _rotated(self, q: Tensor, k: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:

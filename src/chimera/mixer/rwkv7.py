@@ -32,10 +32,8 @@ from chimera.mixer.shared.gated import LowRank
 from chimera.ops import channels, dplr
 from chimera.ops.conv import causal_conv
 from chimera.ops.delta import unit
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
 
-CALL = label("rwkv7")
 #: How fast the share of the previous token falls over channels, of r, d, k, v, a, g.
 SHIFTS = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)
 EPS = 64e-5
@@ -81,7 +79,6 @@ class RWKV7(Mixer):
             raise ValueError(f"heads={h} does not divide the model width {d}")
         self.heads = h
         self.site = site
-        self.dropout = site.dropout
         self.chunk = channels.chunk_size(chunk, chunk)
         self.r_proj, self.k_proj, self.v_proj = (
             parts.linear(d, d, bias=False, role="qkv") for _ in range(3)
@@ -142,5 +139,5 @@ class RWKV7(Mixer):
         own = (r * k * rearrange(self.bonus, "(h k) -> h 1 k", h=self.heads)).sum(-1, True) * v
         y = y * self.norm + self.norm_bias + rearrange(own, "b h t v -> b t (h v)")
         y = (y * self.gate(of[5])).to(x.dtype)
-        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        y = self.o_proj(y)
         return Out(y, None if memory is None else RWKV7State(memory, tail))

@@ -20,9 +20,6 @@ from torch import Tensor
 from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.memory import FastWeightMemory, OpenFraction
 from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
-from chimera.ops.dropout import dropout, label
-
-CALL = label("titan_memory")
 
 
 class TitanState(NamedTuple):
@@ -87,7 +84,6 @@ class TitanMemory(Mixer):
             chunk=chunk_size,
         )
         self.out_proj = parts.linear(self.ssm.inner, site.dim, bias=False, role="out")
-        self.dropout = site.dropout
 
     def init_state(self, batch: int) -> TitanState:
         return TitanState(self.ssm.init_state(batch), self.memory.init_state(batch))
@@ -96,5 +92,5 @@ class TitanMemory(Mixer):
         ssm, memory = state or (None, None)
         y, gate, ssm = self.ssm(x, ctx.mask, ssm)
         r, memory = self.memory(x, ctx.mask, memory)
-        y = dropout((y + r) * gate, self.dropout, self.training, ctx.draws, CALL)
+        y = (y + r) * gate
         return Out(self.out_proj(y.to(x.dtype)), None if state is None else TitanState(ssm, memory))

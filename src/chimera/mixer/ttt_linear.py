@@ -37,10 +37,7 @@ from chimera.contract import (
     Site,
 )
 from chimera.ops import ttt
-from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import widen
-
-CALL = label("ttt_linear")
 
 
 class TTTLinear(Mixer):
@@ -76,7 +73,6 @@ class TTTLinear(Mixer):
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         k = self.head_dim = site.dim // h
         self.rate = rate / k
-        self.dropout = site.dropout
         self.q_proj, self.k_proj, self.v_proj = (
             parts.linear(site.dim, site.dim, bias=False, role="qkv") for _ in range(3)
         )
@@ -111,4 +107,4 @@ class TTTLinear(Mixer):
         z = rearrange(z, "b h t k -> b t (h k)")
         weight, bias = (p.to(z.dtype) for p in (self.norm.weight, self.norm.bias))
         z = F.layer_norm(z, z.shape[-1:], weight, bias, self.norm.eps).to(x.dtype)
-        return Out(self.o_proj(dropout(z, self.dropout, self.training, ctx.draws, CALL)), memory)
+        return Out(self.o_proj(z), memory)

@@ -31,10 +31,15 @@ FLOOR = 1e-5  # smallest max|x|, because a token of zeros has no scale (BitNet's
 
 @torch.no_grad()
 def to_grid(
-    x: Float[Tensor, "*b d"], peak: Tensor, bits: int, nudge: float = 1.0
+    x: Float[Tensor, "*b d"], peak: Tensor, bits: int, nudge: float = 1.0, *, clip: bool = False
 ) -> Float[Tensor, "*b d"]:
-    """Round x to the n-bit grid whose last point is `peak` (broadcast to x), and clip it."""
+    """Round x to the n-bit grid whose last point is `peak` (broadcast to x).
+
+    With `clip`, values beyond the grid become its ends; a peak of x itself leaves none there.
+    """
     rounded, step = _rounded(x, peak, bits, nudge)
+    if clip:
+        rounded.clamp_(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     return rounded.mul_(step).to(x.dtype)
 
 
@@ -50,7 +55,7 @@ def to_codes(
 def _rounded(x: Tensor, peak: Tensor, bits: int, nudge: float) -> tuple[Tensor, Tensor]:
     levels = 2 ** (bits - 1) - 1
     step = peak.to(wide(x)).clamp(min=FLOOR) / levels
-    return (x / (step / nudge)).round_().clamp_(-levels - 1, levels), step
+    return (x / (step / nudge)).round_(), step
 
 
 def rms_grid(

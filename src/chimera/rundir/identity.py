@@ -97,6 +97,8 @@ def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
         dotted.drop(kept, key)
     if kept.get("init_run") and "path" in kept["tokenizer"]:
         del kept["tokenizer"]["path"]  # a folder of the model named by init_from; init_run is kept
+    if kept["model"].get("dropout"):  # it once acted inside ffns and mixers as well
+        kept["model"]["dropout_revision"] = 2
     if added := _callbacks_of_others(config):
         kept["callbacks"] = added
     return _without_null(kept)

@@ -113,7 +113,8 @@ class PerChannel(nn.Module):
             self._observe(peak)
         else:
             peak = torch.where(self.maxima > 0, self.maxima, sizes.amax(-1, keepdim=True))
-        return straight(x, to_grid(x, peak, self.bits, self.nudge))
+        rounded = to_grid(x, peak, self.bits, self.nudge, clip=not self.training)
+        return straight(x, rounded)
 
     def after(
         self, rotation: Rotation, x: Float[Tensor, "*b d"], dtype: torch.dtype
