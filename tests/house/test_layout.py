@@ -18,8 +18,6 @@ from chimera.contract_tests.zoo import ZOO, config, names
 from chimera.paths import PACKAGE, ROOT
 
 SRC = ROOT / "src" / "chimera"
-#: Longer functions: two recurrences and a stack that read best in one piece.
-LONG = {"chunkwise", "attend", "stack"}
 #: Largest share of `a, b = c, d` among assignments.
 PACKED = 0.02
 COMPONENTS = [
@@ -60,8 +58,7 @@ def test_ops_know_ops_only_and_are_functions_of_tensors() -> None:
 def test_functions_are_short_and_most_assignments_have_one_target() -> None:
     nodes = [node for file in SRC.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    long = {f.name for f in functions if (f.end_lineno or 0) - f.lineno >= 60}
-    assert long == LONG
+    assert not {f.name for f in functions if (f.end_lineno or 0) - f.lineno >= 60}
     assigned = [node for node in nodes if isinstance(node, ast.Assign)]
     packed = [a for a in assigned if isinstance(a.targets[0], ast.Tuple)]
     packed = [a for a in packed if isinstance(a.value, ast.Tuple)]

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import Tensor
 
 from chimera.contract import (
     CAUSAL,
@@ -28,7 +29,7 @@ from chimera.contract import (
 )
 from chimera.model.backbone import Backbone, EmbeddingScale
 from chimera.model.bidirectional import Bidirectional
-from chimera.model.block import TWICE, Block
+from chimera.model.block import TWICE, Block, Placement
 from chimera.model.head import Head
 from chimera.model.language import LanguageModel
 from chimera.model.qk_norm import QKNorm
@@ -121,20 +122,17 @@ def stack(
         for each in sites
     ]
     check(provides, mixers, sites, parts)
-    blocks = []
-    for of_layer, mixer in zip(sites, mixers, strict=True):
-        ffn = factories.ffn(of_layer, parts)
-        count = (1 if ffn is None else 2) * (2 if placement in TWICE else 1)
-        norms = [factories.norm(site.dim) for _ in range(count)]
-        blocks.append(Block(of_layer, mixer, ffn, norms, placement))
+    blocks = [
+        _block(of_layer, parts, factories, mixer, placement)
+        for of_layer, mixer in zip(sites, mixers, strict=True)
+    ]
     embedding = quant.embedding(vocab_size, site.dim)
+    embeds = factories.position if "embed" in provides else Position
     norms_embeddings = placement == "peri" or shape.embedding_norm
     backbone = Backbone(
         embedding,
         _scale(shape),
-        factories.position(site, site.heads, site.dim // site.heads)
-        if "embed" in provides
-        else Position(site, site.heads, site.dim // site.heads),
+        embeds(site, site.heads, site.dim // site.heads),
         blocks,
         factories.norm(site.dim),
         loops=site.loops,
@@ -142,16 +140,35 @@ def stack(
         gradient_checkpointing=shape.gradient_checkpointing,
         embedding_norm=factories.norm(site.dim) if norms_embeddings else None,
     )
-    head = Head(
+    table = embedding.table if shape.tie_head else None
+    return LanguageModel(backbone, _head(site, shape, factories, vocab_size, table))
+
+
+def _block(
+    site: Site, parts: Parts, factories: Factories, mixer: Mixer, placement: Placement
+) -> Block:
+    ffn = factories.ffn(site, parts)
+    count = (1 if ffn is None else 2) * (2 if placement in TWICE else 1)
+    norms = [factories.norm(site.dim) for _ in range(count)]
+    return Block(site, mixer, ffn, norms, placement)
+
+
+def _head(
+    site: Site,
+    shape: Shape,
+    factories: Factories,
+    vocab_size: int,
+    table: Callable[[], Tensor] | None,
+) -> Head:
+    return Head(
         site.dim,
         vocab_size,
-        linear=quant.linear,
+        linear=factories.quant.linear,
         norm=factories.norm,
-        table=embedding.table if shape.tie_head else None,
+        table=table,
         transform=shape.head_transform,
         bias=shape.head_transform or not site.causal,  # as GPT-2, whose head is only the table
     )
-    return LanguageModel(backbone, head)
 
 
 def _scale(shape: Shape) -> EmbeddingScale | None:

@@ -90,7 +90,16 @@ def chunkwise(
         g = v.new_zeros(v.shape[:3]) if decay is None else decay
         given = q, k[:, :, :, 0], v[:, :, :, 0], g, beta[..., 0, 0]
         return recurrence.chunkwise(*given, rule=True, half=True), None
-    tokens, dtype = q.shape[2], wide(q, v)
+    return _chunked(q, k, v, beta, decay, state, chunk, between)
+
+
+def _chunked(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor | None, state: State | None,
+    chunk: int | None, between: Between | None,
+) -> tuple[Tensor, State | None]:  # fmt: skip
+    """`chunkwise` in torch."""
+    tokens = q.shape[2]
+    dtype = wide(q, v)
     shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])
     size = min(chunk or max(1, STEPS // k.shape[3]), tokens)
     with autocast_off(q):

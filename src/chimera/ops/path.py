@@ -76,13 +76,10 @@ def attend(
             rearrange(_filled(x, size), cut, c=size) for x in (k, w, beta.to(dtype)[..., None])
         )
         seen = (q @ w[:, :, :, None].mT).tril()
-        maps = torch.cat([beta * w, (beta * (w @ k.mT)).tril(-1)], -1)
-        maps = torch.linalg.solve_triangular(
-            (beta * (w @ w.mT)).tril(-1), maps, upper=False, unitriangular=True
-        )
-        u, y = maps.split((k.shape[-1], size), -1)
+        u, y = _maps(k, w, beta)
         own = q @ k[:, :, :, None].mT - seen @ y[:, :, :, None]
-        q, moved = q - seen @ u[:, :, :, None], k - y.mT @ w
+        q = q - seen @ u[:, :, :, None]
+        moved = k - y.mT @ w
         outputs = []
         for m in range(len(q)):
             first, last = m * size, min((m + 1) * size, tokens)
@@ -98,6 +95,14 @@ def attend(
             outputs.append(read.unflatten(2, (reads, last - first)).flatten(1, 2))
             keys = torch.cat([keys - (keys @ u[m].mT) @ w[m], moved[m]], 2)
         return Moved(torch.cat(outputs, 2), keys[:, :, : p + tokens])
+
+
+def _maps(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    """All maps of each chunk as one matrix: its part for earlier keys, and that for its own."""
+    maps = torch.cat([beta * w, (beta * (w @ k.mT)).tril(-1)], -1)
+    within = (beta * (w @ w.mT)).tril(-1)
+    maps = torch.linalg.solve_triangular(within, maps, upper=False, unitriangular=True)
+    return maps.split((k.shape[-1], k.shape[-2]), -1)
 
 
 def _filled(x: Float[Tensor, "b g t k"], size: int) -> Float[Tensor, "b g n k"]:
