@@ -41,6 +41,7 @@ from chimera.ops import together
 from chimera.ops.flops import _kind
 from chimera.ops.step_numbers import HostCopy
 from chimera.optim.optimizer import build, groups
+from chimera.task import base
 from chimera.task.base import Task
 from chimera.task.cost import count
 from chimera.train.build import build_task
@@ -103,8 +104,10 @@ class Budget(TorchDispatchMode):
             moved = written
         elif name in ("copy_", "embedding", "index_select", "index", "gather"):
             moved = 2 * written
-        if name.startswith("_fused_adam"):  # all four of a parameter, of which three are written
-            moved = 7 * sum(map(held, args[0]))
+        if name.startswith(
+            "_fused_adam"
+        ):  # all four of a parameter; unscaled gradients are not written
+            moved = (8 if kwargs.get("grad_scale") is not None else 7) * sum(map(held, args[0]))
         work, spent, dtype = products(func._overloadpacket, args, kwargs, out)
         self.kernels += kernels
         self.bytes += moved
@@ -142,7 +145,7 @@ def budget(preset: Preset, *, hashed: bool = True) -> Budget:
     found, task = Budget(), task_of(preset)
     with ExitStack() as stack:
         for owner, name, value in (
-            (F, "dropout", dropout), (together, "DEVICES", ("cpu",)),
+            (F, "dropout", dropout), (together, "DEVICES", ("cpu",)), (base, "UNFUSED", ()),
             (clip_grad, "_has_foreach_support", lambda *_: True),
             (HostCopy, "tolist", lambda copy: [1.0] * len(copy._numbers)),
         ):  # fmt: skip

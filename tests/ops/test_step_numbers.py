@@ -68,3 +68,25 @@ def test_what_is_not_finite_reaches_the_guard_with_its_gradients(fused: bool) ->
     with pytest.raises(NotFiniteError, match="gradient norm inf"):
         task._check() if fused else task.configure_gradient_clipping(optimizer, 1.0)
     assert task.model.weight.grad.tolist() == [[torch.inf, 4.0]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("size", [0.01, 30.0])
+def test_clipping_in_the_fused_update_is_clipping(
+    size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update of a GPU divides gradients by what clipping would; torch's of a CPU can, too."""
+    updated = []
+    for unfused in (("cpu",), ()):
+        monkeypatch.setattr("chimera.task.base.UNFUSED", unfused)
+        task = Task.__new__(Task)
+        Task.__init__(task, nn.Linear(4, 1, bias=False), None, 1, {})  # type: ignore[arg-type]
+        task._trainer = type("T", (), {"precision_plugin": None})()  # type: ignore[assignment]
+        nn.init.ones_(task.model.weight)  # type: ignore[arg-type]
+        optimizer = torch.optim.AdamW(task.parameters(), lr=0.1, eps=1.0, fused=True)
+        for _ in range(2):
+            task.model.weight.grad = size * torch.tensor([[3.0, 1.0, -2.0, 0.5]])  # type: ignore[assignment]
+            task.configure_gradient_clipping(optimizer, 1.0)
+            optimizer.step()
+        assert hasattr(optimizer, "grad_scale") != bool(unfused)
+        updated.append(task.model.weight.detach())
+    torch.testing.assert_close(*updated, rtol=1e-6, atol=0)

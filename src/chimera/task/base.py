@@ -30,7 +30,7 @@ from chimera.optim.optimizer import build, groups
 
 Batch = dict[str, Any]
 Stage = Literal["val", "test"]
-#: Devices on which the optimiser takes fp16's steps one operation at a time.
+#: Devices whose fused update scales no gradients: they are unscaled (fp16) and clipped before it.
 UNFUSED = ("cpu",)
 #: Ids that are counted at a time.
 _AT_ONCE = 1 << 22
@@ -380,6 +380,9 @@ class Task(pl.LightningModule):
             _inner(optimizer).found_inf = broken.float()
             norm = norm.masked_fill(broken, 0.0)  # the guard reports gradients as they are
             self.guard.begin_update()
+            if gradient_clip_val and self.device.type not in UNFUSED:
+                _inner(optimizer).grad_scale = (norm / gradient_clip_val).clamp(min=1.0)
+                return
         else:
             self._check()
             if not math.isfinite(self.grad_norm):
