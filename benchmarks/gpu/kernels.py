@@ -50,23 +50,24 @@ def draw(name: str, batch: int, tokens: int) -> Inputs:
     return {key: x.bfloat16() for key, x in found.items()}
 
 
-def ours(name: str, x: Inputs, form: str = "chunkwise") -> Tensor:
-    """Output of our operation."""
+def ours(name: str, x: Inputs, *, whole: bool = False) -> Tensor:
+    """Output of our operation; `whole`: in one chunk."""
+    one: dict[str, Any] = {"chunk": channels.power_of_two(x["v"].shape[2])} if whole else {}
     q, k, v, g, beta = (x.get(key, x["v"]) for key in ("q", "k", "v", "g", "beta"))
     if name == "retnet":
-        return getattr(decay, form)(q, k, v, rates(q))[0]
+        return decay.chunkwise(q, k, v, rates(q), **one)[0]
     if name == "mamba2":
-        if form == "parallel":
-            return decay.parallel(q.expand_as(v), k.expand_as(v), v, g)[0]
+        if whole:
+            return decay.chunkwise(q.expand_as(v), k.expand_as(v), v, g, **one)[0]
         return ssd.chunkwise(q, k, v, g, torch.ones_like(g))[0]
     if name == "gla":
-        return getattr(channels, form)(q, k, v, g)[0]
+        return channels.chunkwise(q, k, v, g, **one)[0]
     if name == "kda":
         size = beta[..., None]
-        return getattr(dplr, form)(q, k, size * v, -size * k * g.exp(), k, g)[0]
+        return dplr.chunkwise(q, k, size * v, -size * k * g.exp(), k, g, **one)[0]
     per_token = x.get("g")
     k, v, beta = k[..., None, :], v[..., None, :], beta[..., None, None]
-    return getattr(delta, form)(q, k, v, beta, per_token)[0]
+    return delta.chunkwise(q, k, v, beta, per_token, **one)[0]
 
 
 def theirs(name: str, x: Inputs) -> Tensor:
@@ -94,7 +95,7 @@ def main(setting: Setting, name: str) -> dict[str, Any]:
     """Errors and times of one recurrence."""
     os.environ["CHIMERA_FUSED"] = "0"
     exact = {key: y.double() for key, y in draw(name, *SMALL).items()}
-    want = gradients(lambda x: ours(name, x, "parallel"), exact)
+    want = gradients(lambda x: ours(name, x, whole=True), exact)
     variants = {"ours": ""}
     if setting.device == "cuda":
         gated = name in ("gated_delta", "mamba2")  # decays of tokens

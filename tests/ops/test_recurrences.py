@@ -180,7 +180,7 @@ def test_every_form(of: Recurrence, t: int, k: int, v: int, chunk: int, strength
 def test_parallel_and_chunkwise(of: Recurrence, t: int) -> None:
     x = leaves(of.inputs(t, 4, 3, lambda g: g))
     want = of.oracle(*x)
-    same(of.op.parallel(*x), want, x)
+    same(of.op.chunkwise(*x, chunk=channels.power_of_two(t)), want, x)  # one chunk
     # 4-token chunks: more than 32 of them, so that their states are combined in groups.
     same(of.op.chunkwise(*x, chunk=4), want, x)
 
@@ -268,7 +268,7 @@ def paper(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, sign: int, own: bool
 
 def test_e1_minus_and_chunk_start_reads_are_not_the_recurrence() -> None:
     q, k, v, beta, *_ = leaves(of_delta(torch.zeros(1, 1, 24), 6, 6, steps=1))
-    right = delta.parallel(q, k, v, beta)[0][0, 0]
+    right = delta.chunkwise(q, k, v, beta, chunk=24)[0][0, 0]
     one = (q[0, 0], k[0, 0, :, 0], v[0, 0, :, 0], beta[0, 0, :, 0])
     close(paper(*one, sign=1, own=True), right)
     wrong = [paper(*one, sign=-1, own=True), paper(*one, sign=1, own=False)]
@@ -358,7 +358,7 @@ def test_decay_in_both_directions(t: int, kind: str, chunk: int) -> None:
     *of, _ = leaves(RECURRENCES[kind].inputs(t, 4, 5, lambda g: g))
     want = reference.both_sides(*of), None
     same(decay.chunkwise(*of, causal=False, chunk=chunk), want, of)
-    same(decay.parallel(*of, causal=False), want, of)
+    same(decay.chunkwise(*of, causal=False, chunk=t), want, of)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -198,15 +198,12 @@ def pending(config: Mapping[str, Any]) -> RunDir | None:
     return run if run and run.status().get("state") != "DONE" else None
 
 
-def wait_for_all(
-    config: Mapping[str, Any], overrides: Sequence[str], *, every: float = 2.0
-) -> None:
+def wait_for_all(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Return when every run that this one needs is done; wait for those that are being trained.
 
     Args:
         config: of the run.
         overrides: of the run.
-        every: seconds between two looks.
 
     Raises:
         UserError: one is neither done nor being trained; the message says how to train it.
@@ -225,7 +222,7 @@ def wait_for_all(
             if not told:
                 print(f"waiting for the {role} in {run.path}", file=sys.stderr, flush=True)
             told = True
-            time.sleep(every)
+            time.sleep(2.0)
 
 
 def source(init_from: str, *, trust: bool = False) -> Source | None:

@@ -37,17 +37,16 @@ WHOLE = ("preset", "scale", "debug")
 _ARGUMENT = re.compile(r"(\w+(?:, \w+)*): (.*)")
 
 
-def component_pages(words: list[str], *, width: int | None = None) -> str:
-    """Cards of all components of these names.
+def component_pages(words: list[str]) -> str:
+    """Cards of all components of these names, as wide as the terminal.
 
     Args:
         words: a name such as `mamba`, or `group=name`.
-        width: of the terminal, in characters; None: of this one.
 
     Raises:
         UserError: no component has the name.
     """
-    width = min(width or shutil.get_terminal_size().columns, 100)
+    width = min(shutil.get_terminal_size().columns, 100)
     found = [pair for word in words for pair in _named(word)]
     return "\n\n".join(component_page(group, name, width) for group, name in found)
 

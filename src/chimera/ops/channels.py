@@ -23,17 +23,6 @@ from chimera.ops.precision import autocast_off, wide
 State = Float[Tensor, "b h k v"]
 
 
-def parallel(
-    q: Float[Tensor, "b h t k"],
-    k: Float[Tensor, "b h t k"],
-    v: Float[Tensor, "b h t v"],
-    g: Float[Tensor, "b h t k"],
-    state: State | None = None,
-) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """All tokens in one chunk, at quadratic cost. Arguments and result as for `chunkwise`."""
-    return chunkwise(q, k, v, g, state, chunk=power_of_two(q.shape[2]))
-
-
 def chunkwise(
     q: Float[Tensor, "b h t k"],
     k: Float[Tensor, "b h t k"],

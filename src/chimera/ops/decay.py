@@ -7,7 +7,7 @@ Shapes: q, k [b h t k]; v [b h t v]; state S [b h k v]; o [b h t v]. The finite 
     None          no decay (linear attention),
     [h]           constant per head (retention); fastest, weights are shared over b and chunks,
     [b h t]       one per token (b may be 1).
-All forms give the same numbers. `parallel` costs t², `chunkwise` t·chunk, `step` O(1) per token.
+All forms give the same numbers. `chunkwise` costs t·chunk, t² in one chunk, `step` O(1) per token.
 
 A padded token changes nothing if its k and g are zero (`masked` sets both). Accumulation is in
 float32 or wider, also under autocast. o and the state have this wide dtype: a sum over 1000 tokens
@@ -38,32 +38,6 @@ Decay = Float[Tensor, " h"] | Float[Tensor, "#b h t"] | None
 State = Float[Tensor, "b h k v"]
 
 
-def parallel(
-    q: Float[Tensor, "b h t k"],
-    k: Float[Tensor, "b h t k"],
-    v: Float[Tensor, "b h t v"],
-    g: Decay = None,
-    state: State | None = None,
-    *,
-    causal: bool = True,
-) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """Compute all tokens at once by a t × t matrix of weights.
-
-    Args:
-        q, k, v: queries, keys and values; the caller applies scaling and feature maps.
-        g: log-decay, see the module's docstring.
-        state: state before the first token. None: zeros, and no state is returned.
-        causal: False for the bidirectional form, which has no state.
-
-    Returns:
-        o, and the state after the last token (None if `state` is None).
-
-    Raises:
-        ValueError: a state was passed to the bidirectional form.
-    """
-    return chunkwise(q, k, v, g, state, causal=causal, chunk=q.shape[2])
-
-
 def chunkwise(
     q: Float[Tensor, "b h t k"],
     k: Float[Tensor, "b h t k"],
@@ -77,7 +51,20 @@ def chunkwise(
     """Linear cost in t: quadratic inside chunks of `chunk` tokens, a state between chunks.
 
     Computes all chunks at once and combines their states by matrix products over groups of chunks;
-    no loop runs over tokens or chunks. Arguments, result and error as for `parallel`.
+    no loop runs over tokens or chunks.
+
+    Args:
+        q, k, v: queries, keys and values; the caller applies scaling and feature maps.
+        g: log-decay, see the module's docstring.
+        state: state before the first token. None: zeros, and no state is returned.
+        causal: False for the bidirectional form, which has no state.
+        chunk: tokens in a chunk; changes only speed.
+
+    Returns:
+        o, and the state after the last token (None if `state` is None).
+
+    Raises:
+        ValueError: a state was passed to the bidirectional form.
     """
     if state is not None and not causal:
         raise ValueError("causal=False takes no state: pass state=None, or causal=True")
@@ -117,7 +104,7 @@ def step(
     g: Decay,
     state: State,
 ) -> tuple[Float[Tensor, "b h 1 v"], State]:
-    """One token of the recurrence. Arguments and result as for `parallel`."""
+    """One token of the recurrence. Arguments and result as for `chunkwise`."""
     q, k, v, g, state = _widen(q, k, v, g, state)
     with autocast_off(q):
         new = k.mT * v  # an outer product: the same numbers as the matrix product, sooner

@@ -1,4 +1,4 @@
-"""Delta rule and DeltaProduct: parallel, chunkwise, recurrent (SPEC M11, E1; TPTT eq. 9-21;
+"""Delta rule and DeltaProduct: chunkwise, recurrent (SPEC M11, E1; TPTT eq. 9-21;
 arXiv 2102.11174, 2406.06484, 2502.10297).
 
     h ← exp(g_t) h                                                    once per token, g_t ≤ 0
@@ -42,18 +42,6 @@ STEPS = 64
 State = Float[Tensor, "b g k v"]
 #: (state after a chunk, index of the chunk) -> state before the next chunk.
 Between = Callable[[State, int], State]
-
-
-def parallel(
-    q: Float[Tensor, "b h t k"],
-    k: Float[Tensor, "b g t n k"],
-    v: Float[Tensor, "b g t n v"],
-    beta: Float[Tensor, "b g t n #k"],
-    decay: Float[Tensor, "b g t"] | None = None,
-    state: State | None = None,
-) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """All tokens in one chunk, at quadratic cost. Arguments and result as for `chunkwise`."""
-    return chunkwise(q, k, v, beta, decay, state, chunk=q.shape[2])
 
 
 def chunkwise(

@@ -32,19 +32,6 @@ from chimera.ops.precision import autocast_off, wide
 State = Float[Tensor, "b h k v"]
 
 
-def parallel(
-    q: Float[Tensor, "b h t k"],
-    k: Float[Tensor, "b h t k"],
-    v: Float[Tensor, "b h t v"],
-    a: Float[Tensor, "b h t k"],
-    b: Float[Tensor, "b h t k"] | None,
-    g: Float[Tensor, "b h t k"],
-    state: State | None = None,
-) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """All tokens in one chunk, at quadratic cost. Arguments and result as for `chunkwise`."""
-    return chunkwise(q, k, v, a, b, g, state, chunk=channels.power_of_two(q.shape[2]))
-
-
 def chunkwise(
     q: Float[Tensor, "b h t k"],
     k: Float[Tensor, "b h t k"],

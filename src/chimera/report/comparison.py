@@ -368,21 +368,20 @@ def _numbers(values: dict[str, Any]) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def thinned(log: pd.DataFrame, points: int = POINTS) -> Array:
+def thinned(log: pd.DataFrame) -> Array:
     """Step, mean loss since the last point, seconds since the first step [n 3] of a step log.
 
     Pauses between two processes of a run are left out of the seconds, and losses that are not
     finite.
 
     Args:
-        log: with the columns `LOG`.
-        points: about so many are kept.
+        log: with the columns `LOG`; about `POINTS` rows are kept.
     """
     log = log.replace([math.inf, -math.inf], math.nan).dropna(subset=["global_step", "seconds"])
     gaps = log["seconds"].diff().clip(lower=0.0)
     longest = PAUSE * gaps.median() + 1.0
     log = log.assign(seconds=gaps.fillna(0.0).clip(upper=longest).cumsum())
-    parts = log.groupby(np.arange(len(log)) // max(1, math.ceil(len(log) / points)))
+    parts = log.groupby(np.arange(len(log)) // max(1, math.ceil(len(log) / POINTS)))
     kept = parts.agg({"global_step": "last", "loss": "mean", "seconds": "last"})
     return kept.dropna().to_numpy(np.float64)
 

@@ -199,14 +199,9 @@ def records(folder: Path) -> list[Record]:
     return [_record(folder, digits) for digits in listed]
 
 
-def unfinished(runs: Iterable[Path], roots: Sequence[Path] | None = None) -> list[Record]:
-    """Records of runs that are not finished in any of these directories; the others' are not read.
-
-    Args:
-        runs: directories of runs.
-        roots: folders; None: those of this process.
-    """
-    kept = Records(roots)
+def unfinished(runs: Iterable[Path]) -> list[Record]:
+    """Records of runs that are not finished in any of these directories; no others are read."""
+    kept = Records()
     there = set[str]()
     for run in runs:
         digits = run.name.rpartition("-")[2]
@@ -217,7 +212,7 @@ def unfinished(runs: Iterable[Path], roots: Sequence[Path] | None = None) -> lis
     return [record for record in found if record is not None]
 
 
-def frame(*tables: str, roots: Sequence[Path] | None = None) -> pandas.DataFrame:
+def frame(*tables: str) -> pandas.DataFrame:
     """Make a data frame of all records, one row each: settings and results in flat columns.
 
     Columns: table, row, scale, seed, identity, name, date, tags; each key of the configuration
@@ -227,14 +222,13 @@ def frame(*tables: str, roots: Sequence[Path] | None = None) -> pandas.DataFrame
 
     Args:
         tables: names, such as `saidl/attention`; none: all.
-        roots: folders; None: those of this process.
 
     Raises:
         UserError: a record does not count.
     """
     import pandas
 
-    found = [record for folder in folders(roots) for record in _of_tables(folder, tables)]
+    found = [record for folder in folders() for record in _of_tables(folder, tables)]
     return pandas.DataFrame([_flat(record) for record in found])
 
 
@@ -542,16 +536,11 @@ def portable_result(result: Mapping[str, Any]) -> dict[str, Any]:
     return portable_values({**result, "data": data})
 
 
-def thinned(log: pandas.DataFrame, points: int = POINTS) -> dict[str, list[float | None]]:
-    """Columns of a step log at so many steps; losses and accuracies are means since the last one.
-
-    Args:
-        log: as `steps.read` reads it.
-        points: at most.
-    """
+def thinned(log: pandas.DataFrame) -> dict[str, list[float | None]]:
+    """Columns of a step log at `POINTS` steps at most; losses, accuracies: means since the last."""
     names = [name for name in STEP_COLUMNS if name in log]
     table = log[[*names, "seconds"]].replace([math.inf, -math.inf], math.nan)
-    stretches = table.groupby(table.index // max(1, math.ceil(len(table) / points)))
+    stretches = table.groupby(table.index // max(1, math.ceil(len(table) / POINTS)))
     kept = stretches.tail(1)
     for name in set(AVERAGED) & set(names):
         kept = kept.assign(**{name: stretches[name].mean().to_numpy()})

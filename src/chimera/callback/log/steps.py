@@ -129,8 +129,7 @@ class Steps(Callback):
         return {**counted, "spikes": asdict(self.spikes)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # An older checkpoint has none: counting then begins here.
-        self.spikes = Spikes(**state_dict.get("spikes", {}))
+        self.spikes = Spikes(**state_dict["spikes"])
         self.tokens = int(state_dict["tokens"])
         self.seconds = state_dict["seconds"]
         self._wall_before = state_dict["wall"]

@@ -156,12 +156,8 @@ def find_file(name: str, file: str, option: str) -> Path:
         raise missing from error
 
 
-def reachable(timeout: float = 1.0) -> bool:
-    """Whether the hub accepts a connection; with a proxy, assumed.
-
-    Args:
-        timeout: seconds to wait.
-    """
+def reachable() -> bool:
+    """Whether the hub accepts a connection within a second; with a proxy, assumed."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -171,7 +167,7 @@ def reachable(timeout: float = 1.0) -> bool:
     address = urlsplit(constants.ENDPOINT)
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
-        socket.create_connection((address.hostname or "", port), timeout).close()
+        socket.create_connection((address.hostname or "", port), 1.0).close()
     except OSError:
         return False
     return True

@@ -134,18 +134,16 @@ class GatedNorm(nn.Module):
     Args:
         width: size of the last axis.
         gate: function of the gate's input.
-        eps: ε.
     """
 
     component = "norm"
 
-    def __init__(self, width: int, *, gate: Literal["silu", "sigmoid"], eps: float = 1e-6) -> None:
+    def __init__(self, width: int, *, gate: Literal["silu", "sigmoid"]) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.gate = getattr(F, gate)
-        self.eps = eps
 
     def forward(self, x: Float[Tensor, "*n v"], z: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
         x = widen(x)
-        y = F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+        y = F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), 1e-6)
         return y * self.gate(z.to(x.dtype))

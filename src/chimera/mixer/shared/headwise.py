@@ -53,11 +53,10 @@ class HeadNorm(nn.Module):
 
     component = "norm"
 
-    def __init__(self, heads: int, width: int, *, eps: float = 1e-5) -> None:
+    def __init__(self, heads: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(heads, width))
-        self.eps = eps
 
     def forward(self, x: Float[Tensor, "b h t v"]) -> Float[Tensor, "b t d"]:
         x = rearrange(widen(x), "b h t v -> b t h v")
-        return (F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight).flatten(2)
+        return (F.layer_norm(x, x.shape[-1:], eps=1e-5) * self.weight).flatten(2)
