@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from chimera.callback.log.progress import Progress
-from chimera.callback.log.steps import Spikes, Step, StepLog, Steps
+from chimera.callback.log.steps import Spikes, Step, StepLog
 from chimera.errors import UserError
 from chimera.rundir.steps import read
 
@@ -78,12 +78,6 @@ def test_spikes_of_the_gradient_are_counted_also_over_a_resume() -> None:
     assert _spikes(norms).count == 3
     assert _spikes(norms[400:], Spikes(**asdict(_spikes(norms[:400])))) == _spikes(norms)
     assert _spikes([*norms[:99], 1e9]).count == 0  # too early to know what is usual
-
-
-def test_a_checkpoint_of_before_spikes_were_counted_is_gone_on_from() -> None:
-    steps = Steps()
-    steps.load_state_dict({"tokens": 5, "seconds": 1.0, "wall": 2.0})
-    assert (steps.tokens, steps.spikes) == (5, Spikes())
 
 
 def _spikes(norms: list[float], spikes: Spikes | None = None) -> Spikes:
