@@ -87,7 +87,7 @@ def _heatmap(axis: Axes, found: Map, most: float) -> None:
 
 
 def history(results: TableResults) -> Figure | None:
-    """Sparsity and rank by epoch; None if no run has recorded them."""
+    """Sparsity and rank by epoch; None if no direction of a run was ever zero."""
     drawn: dict[str, list[tuple[int, Line, dict[int, float]]]] = {key: [] for key in HISTORY}
     for number, line in enumerate(results.trained):
         epochs = [flatten(cell.record.get("epochs", {})) for cell in line.cells]
@@ -99,7 +99,7 @@ def history(results: TableResults) -> Figure | None:
                     found[int(epoch)].append(value)
             if found:
                 of_rows.append((number, line, {n: fmean(v) for n, v in sorted(found.items())}))
-    if not any(drawn.values()):
+    if not any(max(shares.values()) for *_, shares in drawn["gate_sparsity"]):
         return None
     figure = style.empty(10.5, 4.6)
     axes = figure.subplots(1, len(HISTORY))
