@@ -104,10 +104,9 @@ class Budget(TorchDispatchMode):
             moved = written
         elif name in ("copy_", "embedding", "index_select", "index", "gather"):
             moved = 2 * written
-        if name.startswith(
-            "_fused_adam"
-        ):  # all four of a parameter; unscaled gradients are not written
-            moved = (8 if kwargs.get("grad_scale") is not None else 7) * sum(map(held, args[0]))
+        if name.startswith("_fused_adam"):
+            # It reads four numbers of a parameter and writes three, or all if it clips.
+            moved = (7 if kwargs.get("grad_scale") is None else 8) * sum(map(held, args[0]))
         work, spent, dtype = products(func._overloadpacket, args, kwargs, out)
         self.kernels += kernels
         self.bytes += moved

@@ -30,7 +30,7 @@ from chimera.optim.optimizer import build, groups
 
 Batch = dict[str, Any]
 Stage = Literal["val", "test"]
-#: Devices whose fused update scales no gradients: they are unscaled (fp16) and clipped before it.
+#: Devices on which gradients are unscaled (fp16) and clipped before the fused update, not in it.
 UNFUSED = ("cpu",)
 #: Ids that are counted at a time.
 _AT_ONCE = 1 << 22
@@ -366,7 +366,7 @@ class Task(pl.LightningModule):
         """Clip by the global norm, or by value if the Trainer says so.
 
         The guard checks the norm and the step's losses before that, or after the update where the
-        device can leave the update out.
+        device can leave the update out. There a GPU's update clips, too.
         """
         norm = whole(nn.utils.get_total_norm(self._gradients())).float()
         pairs = by_name(self._outputs)
