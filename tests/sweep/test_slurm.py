@@ -71,6 +71,7 @@ def test_a_run_ends_done_with_the_same_losses(
 def sweep(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     """Start a sweep of short runs in a folder, with secrets in its environment."""
     job = arguments(folder, Path("unused"), "logger=wandb", "trainer.max_steps=2")
+    job = list({text.partition("=")[0]: text for text in job}.values())  # each key once
     job = [text for text in job if not text.startswith("run_dir=")]
     runs = {"CHIMERA_RUNS": str(folder / "runs"), "WANDB_MODE": "offline"}
     command = [sys.executable, str(ROOT / "train.py"), "-m", *job, "launcher=submitit"]
