@@ -2,10 +2,10 @@
 
 The task's outputs are compiled up to the scheduler, with the rules for Triton and the settings of
 `trainer.compile=auto`; no code is made and nothing is computed: each graph returns tensors of the
-right shapes. Two depths are counted, one and
-two rounds of the layers' pattern, and the other layers added as the difference: fusion stops at
-products, so equal blocks fuse alike. Attention is one kernel, as on a GPU (`attention`). Views, and
-the parts of a kernel's result, are none.
+right shapes. Two depths are counted, one and two rounds of the layers' pattern, and the other
+layers added as the difference: fusion stops at products, so equal blocks fuse alike. A second pass
+through the same layers is counted likewise. Attention is one kernel, as on a GPU (`attention`).
+Views, and the parts of a kernel's result, are none.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from torch._inductor.scheduler import (
     NopKernelSchedulerNode,
     Scheduler,
 )
+from torch._inductor.utils import get_first_incompatible_cudagraph_node
 from torch._inductor.virtualized import V
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, register_flop_formula
@@ -58,12 +59,16 @@ ROTATIONS = {torch.ops.chimera.rotated_peaks, torch.ops.chimera.rotated_grid,
 
 
 class Fused(NamedTuple):
-    """Kernels, bytes, seconds of an H100, and breaks of the graph, of forward and backward."""
+    """Kernels, bytes, seconds of an H100, and breaks of the graph, of forward and backward.
+
+    `barred` says what would keep Inductor from making CUDA graphs of them.
+    """
 
     kernels: float
     bytes: float
     seconds: float
     breaks: int
+    barred: list[str]
 
 
 #: Reductions over more numbers, and results with more, are kernels of their own.
@@ -74,18 +79,23 @@ def fused(preset: Preset, half: dict[str, torch.dtype]) -> Fused:
     """Count a preset's forward and backward at full width, its depth extrapolated."""
     config = plain(compose(preset.words))
     rounds = 6 if "preset=titan_bert_ultra" in preset.words else 1
-    passes = config["model"]["depth"] * config["model"]["loops"] / rounds
-    one, two = (_counted(preset, half, depth) for depth in (rounds, 2 * rounds))
-    whole = [a + (passes - 1) * (b - a) for a, b in zip(one, two, strict=True)]
-    return Fused(whole[0], whole[1], whole[2], two.breaks)
+    depth, more = config["model"]["depth"] / rounds, config["model"]["loops"] - 1
+    one, two = (_counted(preset, half, layers) for layers in (rounds, 2 * rounds))
+    again = _counted(preset, half, rounds, loops=2) if more else one
+    whole = [
+        a + (depth - 1) * (b - a) + more * depth * (c - a)
+        for a, b, c in zip(one[:3], two[:3], again[:3], strict=True)
+    ]
+    return Fused(whole[0], whole[1], whole[2], two.breaks, sorted({*two.barred, *again.barred}))
 
 
-def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
-    """Count a model of so many layers."""
+def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int, loops: int = 1) -> Fused:
+    """Count a model of so many layers, and passes through them."""
     found: list[tuple[float, ...]] = []
+    barred: list[str] = []
 
     def lowered(gm: torch.fx.GraphModule, inputs: Any, **how: Any) -> Any:
-        found.append(_lower(gm, inputs, how))
+        found.append(_lower(gm, inputs, how, barred))
         return make_boxed_func(_hollow(gm))
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -93,7 +103,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
 
     torch._dynamo.reset()
     counters.clear()
-    words = [*preset.words, f"model.depth={depth}", "model.loops=1"]
+    words = [*preset.words, f"model.depth={depth}", f"model.loops={loops}"]
     task: Any = build_task(plain(compose(words)), preset.vocabulary).train()
     with (
         inductor.patch({"cpu_backend": "triton", "fx_graph_cache": False, **FUSION}),
@@ -111,7 +121,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int) -> Fused:
                 loss = task.training_step(batch, 0)["loss"]
             loss.backward()
     kernels, moved, spent = (float(sum(column)) for column in zip(*found, strict=True))
-    return Fused(kernels, moved, spent, sum(counters["graph_break"].values()))
+    return Fused(kernels, moved, spent, sum(counters["graph_break"].values()), barred)
 
 
 @contextmanager
@@ -131,8 +141,15 @@ def batch_of(task: Task, preset: Preset) -> dict[str, Any]:
     return batch if randomness.drops(task) else batch | {"draws": None}
 
 
-def _lower(gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any]) -> tuple[float, ...]:
-    """Kernels, bytes and seconds of one graph, as Inductor would compile it."""
+def _lower(
+    gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any], barred: list[str]
+) -> tuple[float, ...]:
+    """Kernels, bytes and seconds of one graph, as Inductor would compile it.
+
+    Args:
+        gm, inputs, how: of `compile_fx_inner`.
+        barred: gets what Inductor makes no CUDA graph of, beside devices.
+    """
     mode: Any = detect_fake_mode(inputs)
     inference = bool(how.get("is_inference"))
     module = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
@@ -153,6 +170,10 @@ def _lower(gm: torch.fx.GraphModule, inputs: Any, how: dict[str, Any]) -> tuple[
             graph._update_scheduler()
             counted = [(kernels_of(node), node) for node in graph.scheduler.nodes]
             moved = [(k, n.get_read_write_buffers_sizes(), n.node) for k, n in counted if k]
+    if unsafe := get_first_incompatible_cudagraph_node(gm):
+        barred.append(str(unsafe.target))
+    own = {*how.get("static_input_idxs", ())}  # weights and buffers
+    barred += [f"writes input {place}" for place in graph.mutated_input_idxs if place not in own]
     spent = sum(k * START + seconds("H100", size, *product(made)) for k, size, made in moved)
     return sum(k for k, *_ in moved), sum(size for _, size, _ in moved), spent
 

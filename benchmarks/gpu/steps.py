@@ -4,7 +4,7 @@ A job is a preset and a kind:
 
     (none)     `chimera.train.run.run`: the command line's own loop, data and callbacks
     auto       the same with `trainer.compile=auto`: what the budget counts as compiled
-    trees      the same, forward and backward each in a CUDA graph of Inductor
+    graphs     the same with `trainer.compile=graphs` (on a CPU, which has none, `auto`)
     compiled   the same with `trainer.compile=true`
     graph      the bare step (forward, backward, clipping, update), all in one CUDA graph
     blocks     the bare step, blocks compiled, as calls and in one CUDA graph
@@ -25,7 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -34,7 +33,7 @@ from benchmarks.gpu.job import Setting, reason
 from benchmarks.gpu.meter import InTrainer, Measured, Meter, measured
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
-from chimera.model.compiled import FUSION, compile_model
+from chimera.model.compiled import compile_model
 from chimera.ops.flops import Count
 from chimera.optim.optimizer import build, groups
 from chimera.task.cost import count
@@ -73,17 +72,17 @@ PRESETS = {
     "hf": Preset([]),
 }
 #: `trainer.compile` of the kinds that train by `run()`.
-COMPILE = {"": "false", "auto": "auto", "trees": "auto", "compiled": "true"}
+COMPILE = {"": "false", "auto": "auto", "graphs": "graphs", "compiled": "true"}
 #: torch.compile's of the kinds that compile the bare step.
 MODES = {"overhead": "reduce-overhead"}
 #: Jobs that fit into 80 GB together.
 WAVES = [
     [f"steps {job}" for job in wave.split(", ")]
     for wave in (
-        "bert, bert auto, bert trees, hf, hf compiled, bert graph, bert whole, hf graph",
+        "bert, bert auto, bert graphs, hf, hf compiled, bert graph, bert whole, hf graph",
         "bitnet, bitnet auto, attention, attention auto",
         "gated_delta auto, retnet auto, gated_delta, titan",
-        "titan auto, retnet, bitnet graph, hf whole, bert compiled",
+        "titan auto, titan graphs, retnet, bitnet graph, hf whole, bert compiled",
         "mamba2 auto, gated_delta graph, mamba2",
         "retnet graph, mamba2 graph, bert overhead",
     )
@@ -100,8 +99,8 @@ def main(setting: Setting, label: str) -> dict[str, Any]:
     if name == "hf":
         row = hugging_face(setting, preset, kind)
     elif kind in COMPILE:
-        with patch.dict(FUSION, {"triton.cudagraphs": kind == "trees"}):
-            row = through_run(setting, preset, COMPILE[kind])
+        there = kind == "graphs" and setting.device != "cuda"
+        row = through_run(setting, preset, "auto" if there else COMPILE[kind])
     else:
         row = bare(setting, preset, kind)
     rate = rate_of(torch.device(setting.device), preset.precision)

@@ -82,6 +82,7 @@ PLAIN: list[tuple[str, list[str]]] = [
     ("tokenizer=bert tokenizer.path=/nowhere/vocab.txt", ["/nowhere/vocab.txt"]),
     ("tokenizer=own", ["tokenizer=own needs a model; give init_from=<a run>"]),
     ("trainer.accelerator=gpu", ["GPU", "cpu"]),
+    ("trainer.compile=graphs", ["GPU", "trainer.compile=auto"]),
     ("mixer=pattern mixer.cycle=[retnet,atention]", ["atention", "attention"]),
     ("mixer=pattern mixer.members.mlstm.heads=2", ["mixer.members.mlstm"]),
     ("data=mad/party", ["data=mad/party", "did you mean 'mad/parity', "]),

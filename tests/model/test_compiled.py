@@ -13,9 +13,11 @@ from torch._dynamo.testing import CompileCounter
 from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.contract_tests import zoo
+from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.compiled import compile_as, compile_model
 from chimera.train.build import build_task
+from chimera.train.check import _check_graphs
 
 #: Graphs of three layers where it is not one: numbers that depend on the layer, kinds of layers.
 GRAPHS = {"differential": 3, "hgrn2": 3}
@@ -107,6 +109,39 @@ def test_auto_is_one_graph_on_a_gpu_and_none_on_a_cpu(monkeypatch: pytest.Monkey
         found, wanted = (one.training_step(batch, 0)["loss"] for one in (task, eager))
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
         assert (counter.frame_count, task.state_dict().keys()) == (1, eager.state_dict().keys())
+
+
+def test_graphs_are_those_of_auto_with_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph of CUDA for sizes that vary would be recorded for each size."""
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("torch.compile", lambda outputs, options: asked.append(options))
+    for setting in ("auto", "graphs"):
+        task = a_task()
+        compile_as(setting, task, torch.device("cuda"))
+        assert task.compiled
+    auto, graphs = asked
+    own = {"triton.cudagraphs": True, "triton.cudagraph_skip_dynamic_graphs": True}
+    assert graphs == auto | own
+    assert own.keys() <= set(torch._inductor.list_options())
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value", "named"),
+    [
+        ("trainer", "accumulate_grad_batches", 2, "accumulate_grad_batches"),
+        ("trainer", "devices", 2, "one process"),
+        ("model", "gradient_checkpointing", True, "gradient_checkpointing"),
+        ("task", "teacher", "a run", "teacher"),
+    ],
+)
+def test_graphs_are_refused_where_they_would_hold_more_than_a_step(
+    group: str, key: str, value: object, named: str
+) -> None:
+    config = plain(compose(["task=mlm", "trainer.compile=graphs"]))
+    _check_graphs(config, gpu=True)
+    config[group][key] = value
+    with pytest.raises(UserError, match=named):
+        _check_graphs(config, gpu=True)
 
 
 def test_other_sizes_share_one_more_graph(monkeypatch: pytest.MonkeyPatch) -> None:

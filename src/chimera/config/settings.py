@@ -176,7 +176,8 @@ class Trainer:
         profiler: write times of Lightning's hooks to files `*-profile*` of the run's directory.
         detect_anomaly: name the operation whose gradient is NaN; slow.
         compile: torch.compile the model's blocks in place; a model without blocks as a whole.
-            `auto` compiles the whole model with its loss as one graph on a GPU, nothing on a CPU.
+            `auto` compiles the whole model with its loss as one graph on a GPU, nothing on a CPU;
+            `graphs` also starts its passes as CUDA graphs, on one GPU only.
         progress: `auto` draws a bar in a terminal and prints lines elsewhere.
         threads: CPU threads of torch; None keeps torch's default.
     """
@@ -217,7 +218,7 @@ class Trainer:
     enable_model_summary: bool | None = None
     enable_autolog_hparams: bool | None = None
     reload_dataloaders_every_n_epochs: NonNegativeInt | None = None
-    compile: bool | Literal["auto"] = False
+    compile: bool | Literal["auto", "graphs"] = False
     progress: Literal["auto", "bar", "lines", "none"] = "auto"
     threads: PositiveInt | None = None
 

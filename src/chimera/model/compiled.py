@@ -6,7 +6,9 @@ varies with depth) have a graph each.
 
 On a GPU `trainer.compile=auto` compiles the whole model with its loss (`Task.outputs`) as one
 graph, which takes longer to compile and less to run. The first graph has fixed sizes; for other
-ones, such as a last batch, torch makes one more, of any size.
+ones, such as a last batch, torch makes one more, of any size. `graphs` does the same, and starts
+each of its forward and backward passes as one CUDA graph (Inductor's own): the host, which starts
+kernels one by one otherwise, takes hundreds of microseconds for them all.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ MODES = 4
 AUTOMATIC = ("cuda",)
 #: Inductor's settings there: small kernels that do not depend on each other start as one.
 FUSION: dict[str, object] = {"combo_kernels": True}
+#: Those of `graphs`; the graph for other sizes starts its kernels one by one.
+GRAPHS = FUSION | {"triton.cudagraphs": True, "triton.cudagraph_skip_dynamic_graphs": True}
 
 
 def compile_as(
-    setting: bool | Literal["auto"], task: Any, device: torch.device, **options: Any
+    setting: bool | Literal["auto", "graphs"], task: Any, device: torch.device, **options: Any
 ) -> None:
     """Compile in place as `trainer.compile` says; `task.compiled` says whether.
 
@@ -41,13 +45,14 @@ def compile_as(
         device: on which it is.
         options: of torch.compile, in place of our own.
     """
-    task.compiled = setting is True or (setting == "auto" and device.type in AUTOMATIC)
+    task.compiled = setting is True or (bool(setting) and device.type in AUTOMATIC)
     parts = task.model.modules()
     by_blocks = any(getattr(part, "gradient_checkpointing", False) for part in parts)
     if task.compiled and (setting is True or by_blocks or getattr(task, "teacher_dir", None)):
         compile_model(task.model, **options)
     elif task.compiled:
-        task.outputs = torch.compile(task.outputs, **{"options": FUSION, **options})
+        settings = GRAPHS if setting == "graphs" else FUSION
+        task.outputs = torch.compile(task.outputs, **{"options": settings, **options})
 
 
 def compile_model(model: nn.Module, **options: object) -> None:

@@ -148,6 +148,8 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
         )
     if config["model"].get("dtype") == "nf4" and not gpu:
         raise UserError("model.dtype=nf4 trains on a GPU of CUDA only; use model.dtype=bf16")
+    if config["trainer"]["compile"] == "graphs":
+        _check_graphs(config, gpu)
     if config["precision"] == "fp16":
         from chimera.train.trainer import device_of_fp16  # imports Lightning
 
@@ -160,6 +162,25 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
     tables = config["optim"].get("rates"), config["optim"].get("decays")
     known = once("components", None, _components)
     once("rates", (parts, tables), lambda: check_components(optim, model, known))
+
+
+def _check_graphs(config: dict[str, Any], gpu: bool) -> None:
+    """Refuse CUDA graphs where their memory, which each pass writes anew, holds more than a step.
+
+    Raises:
+        UserError: naming the setting.
+    """
+    trainer = config["trainer"]
+    several = trainer["devices"] > 1 or (trainer["num_nodes"] or 1) > 1 or world.world_size() > 1
+    for found, why in (
+        (not gpu, "needs a GPU, and this run is on the CPU"),
+        (trainer["accumulate_grad_batches"] > 1, "cannot sum trainer.accumulate_grad_batches"),
+        (several, "is for one process"),
+        (config["model"].get("gradient_checkpointing"), "excludes model.gradient_checkpointing"),
+        (config["task"].get("teacher"), "excludes a teacher"),
+    ):
+        if found:
+            raise UserError(f"trainer.compile=graphs {why}; use trainer.compile=auto")
 
 
 def check_lengths(config: dict[str, Any], model: Any) -> None:
