@@ -82,11 +82,21 @@ def test_one_product_of_layers_with_the_same_input(
     )
     for a, b in zip(layers.state_dict().values(), other.state_dict().values(), strict=True):
         close(a.double(), b.double(), 0.0)
+    products.clear()
+    for number, group in ((1 if name == "none" else 2, layers), (1, layers[:3])):
+        side, *alone = together(x, (*group[:2],), *group[2:])  # without a copy of the first two
+        assert len(products) == number
+        assert side._base is not None
+        close([*side.split([8, 9], -1), *alone], apart[: len(group)], 1e-9)
+        products.clear()
     seen: list[nn.Module] = []
     layers[1].register_forward_hook(lambda module, *_: seen.append(module))
     together(x, *layers)
     assert seen == [layers[1]]
     seen.clear()
+    side, *_ = together(x, (*layers[:2],))
+    close(side, torch.cat(apart[:2], -1), 1e-9)
+    assert seen == [layers[1]]
     products.clear()
     together(x, *layers.eval())
     assert len(products) == 5

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
@@ -117,9 +116,8 @@ class GatedDelta(OfQwen3Next, Mixer):
 
     def forward(self, x: Tensor, ctx: Context, state: GatedDeltaState | None = None) -> Out:
         memory, tail = state or (None, None)
-        layers = (self.q_proj, self.k_proj, self.v_proj, self.beta_proj, self.decay_proj)
-        *parts, beta, slow, z = together(x, *layers, self.z_proj)
-        mixed = torch.cat(parts, -1)
+        qkv = self.q_proj, self.k_proj, self.v_proj
+        mixed, beta, slow, z = together(x, qkv, self.beta_proj, self.decay_proj, self.z_proj)
         mixed, tail = self.conv(mixed, tail, ctx.mask)
         q, k, v = mixed.split(self.widths, -1)
         q, k = (self._keys(y) for y in (q, k))

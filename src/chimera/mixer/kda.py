@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
@@ -28,6 +27,7 @@ from chimera.mixer.shared.gated import DecayGate, GatedNorm, LowRank, ShortConv
 from chimera.ops import channels, dplr
 from chimera.ops.delta import unit
 from chimera.ops.precision import wide
+from chimera.ops.together import together
 
 
 class KDAState(NamedTuple):
@@ -91,7 +91,7 @@ class KimiDelta(Mixer):
 
     def forward(self, x: Tensor, ctx: Context, state: KDAState | None = None) -> Out:
         memory, tail = state or (None, None)
-        mixed = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
+        (mixed,) = together(x, (self.q_proj, self.k_proj, self.v_proj))
         mixed, tail = self.conv(mixed, tail, ctx.mask)
         split = "b t (h k) -> b h t k"
         q, k, v = (rearrange(y, split, h=self.heads) for y in mixed.chunk(3, -1))

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
@@ -44,6 +43,7 @@ from chimera.ops import mesa
 from chimera.ops.channels import chunk_size
 from chimera.ops.delta import unit
 from chimera.ops.precision import wide, widen
+from chimera.ops.together import together
 
 
 class MesaState(NamedTuple):
@@ -120,7 +120,7 @@ class Mesa(Mixer):
 
     def forward(self, x: Tensor, ctx: Context, state: MesaState | None = None) -> Out:
         memory, tail = state or (None, None)
-        mixed = torch.cat([self.q_proj(x), self.k_proj(x)], -1)
+        (mixed,) = together(x, (self.q_proj, self.k_proj))
         mixed, tail = self.conv(mixed, tail, ctx.mask)
         split = "b t (h k) -> b h t k"
         q, k = (unit(rearrange(y, split, h=self.heads)) for y in mixed.chunk(2, -1))

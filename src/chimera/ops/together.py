@@ -23,15 +23,27 @@ def few_kernels(x: Tensor) -> bool:
 
 
 def together(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
-    """`tuple(layer(x) for layer in layers)`, neighbours that are alike by one product."""
+    """`tuple(layer(x) for layer in layers)`, neighbours that are alike by one product.
+
+    Layers in a tuple give one tensor, their outputs side by side.
+    """
+    groups = [layer if isinstance(layer, tuple) else (layer,) for layer in layers]
     if not (few_kernels(x) and torch.is_grad_enabled()):
-        return tuple(layer(x) for layer in layers)
+        return tuple(_side_by_side(x, group) for group in groups)
     found: list[Tensor] = []
-    while layers:
-        alike = getattr(layers[0], "alike", None)
-        count = 1
-        while alike is not None and count < len(layers) and alike(layers[count]):
+    while groups:
+        alike = getattr(groups[0][0], "alike", None)
+        count = 0
+        while alike is not None and count < len(groups) and all(map(alike, groups[count])):
             count += 1
-        found += layers[0].joined(x, layers[:count]) if count > 1 else [layers[0](x)]
-        layers = layers[count:]
+        if sum(map(len, groups[:count])) > 1:
+            found += groups[0][0].joined(x, groups[:count])
+        else:
+            count = 1
+            found.append(_side_by_side(x, groups[0]))
+        groups = groups[count:]
     return tuple(found)
+
+
+def _side_by_side(x: Tensor, layers: tuple[Any, ...]) -> Tensor:
+    return layers[0](x) if len(layers) == 1 else torch.cat([layer(x) for layer in layers], -1)

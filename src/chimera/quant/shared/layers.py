@@ -50,11 +50,13 @@ class Linear(nn.Linear):
         hooks = any(m._forward_hooks or m._forward_pre_hooks for m in (self, other))
         return self.training and not hooks
 
-    def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Any]) -> tuple[Tensor, ...]:
-        """What layers that are alike give for x."""
+    def joined(self, x: Float[Tensor, "*b i"], groups: Sequence[Any]) -> tuple[Tensor, ...]:
+        """What layers that are alike give for x, those of a group side by side."""
+        layers = [layer for group in groups for layer in group]
         weight = torch.cat([layer.quantised() for layer in layers])
         bias = None if self.bias is None else torch.cat([layer.bias for layer in layers])
-        return F.linear(x, weight, bias).split([layer.out_features for layer in layers], -1)
+        widths = [sum(layer.out_features for layer in group) for group in groups]
+        return F.linear(x, weight, bias).split(widths, -1)
 
     def quantised(self) -> Float[Tensor, "o i"]:
         """The weight of the forward pass."""
@@ -159,11 +161,11 @@ class QuantisedLinear(Linear):
         """A quantiser rounds the inputs of layers of one role alike."""
         return self.compute == "simulate" and super().alike(other) and other.role == self.role
 
-    def joined(self, x: Float[Tensor, "*b i"], layers: Sequence[Any]) -> tuple[Tensor, ...]:
+    def joined(self, x: Float[Tensor, "*b i"], groups: Sequence[Any]) -> tuple[Tensor, ...]:
         with torch.no_grad():
-            for layer in layers[1:]:  # for the statistics that its grid keeps
-                rounded(layer.inputs, x)
-        return super().joined(rounded(self.inputs, x), layers)
+            for layer in [layer for group in groups for layer in group][1:]:
+                rounded(layer.inputs, x)  # for the statistics that its grid keeps
+        return super().joined(rounded(self.inputs, x), groups)
 
     def rounded(self) -> Codes:
         """Codes of the weight, made once until it changes."""
