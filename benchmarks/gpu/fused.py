@@ -11,6 +11,7 @@ Views, and the parts of a kernel's result, are none.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -169,13 +170,28 @@ def _lower(
             graph.run(*inputs)
             graph._update_scheduler()
             counted = [(kernels_of(node), node) for node in graph.scheduler.nodes]
-            moved = [(k, n.get_read_write_buffers_sizes(), n.node) for k, n in counted if k]
+            moved = [(k, moved_by(n), n.node) for k, n in counted if k]
     if unsafe := get_first_incompatible_cudagraph_node(gm):
         barred.append(str(unsafe.target))
     own = {*how.get("static_input_idxs", ())}  # weights and buffers
     barred += [f"writes input {place}" for place in graph.mutated_input_idxs if place not in own]
     spent = sum(k * START + seconds("H100", size, *product(made)) for k, size, made in moved)
     return sum(k for k, *_ in moved), sum(size for _, size, _ in moved), spent
+
+
+def moved_by(node: BaseSchedulerNode) -> int:
+    """Bytes that a node reads and writes; of a tensor of which it reads slices, those alone."""
+    slices: dict[str, int] = {}
+    for x in tree_leaves(getattr(node.node, "inputs", ())):
+        if isinstance(x, ir.ReinterpretView):
+            layout: Any = x.get_layout()
+            own = [n for n, step in zip(layout.size, layout.stride, strict=True) if step]
+            size = math.prod(own) * x.get_dtype().itemsize
+            slices[x.get_name()] = slices.get(x.get_name(), 0) + size
+    whole = {name: V.graph.get_buffer(name).get_layout().storage_size() for name in slices}
+    sizes = {name: n * V.graph.get_dtype(name).itemsize for name, n in whole.items()}
+    left_out = sum(max(0, sizes[name] - read) for name, read in slices.items())
+    return int(node.get_read_write_buffers_sizes() - left_out)
 
 
 def product(made: Any) -> tuple[float, torch.dtype]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float

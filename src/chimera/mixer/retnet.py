@@ -32,7 +32,7 @@ from chimera.contract import Context, Hook, Mixer, Out, Parts, PositiveFloat, Po
 from chimera.ops import decay
 from chimera.ops.precision import wide
 from chimera.ops.rotary import phases, turn
-from chimera.ops.together import together
+from chimera.ops.together import few_kernels, together
 
 
 class RetentionState(NamedTuple):
@@ -121,7 +121,9 @@ class Retention(Mixer):
 
     def forward(self, x: Tensor, ctx: Context, state: RetentionState | None = None) -> Out:
         *parts, gate = together(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj)
-        q, k, v = (y.unflatten(2, (self.heads, -1)).transpose(1, 2).contiguous() for y in parts)
+        q, k, v = (y.unflatten(2, (self.heads, -1)).transpose(1, 2) for y in parts)
+        if not few_kernels(x):  # a CPU's products of heads are faster
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         q, k = self._rotated(q, k, ctx)
         layer = self.depth_shift and (self.depth_shift, self.site.logical(ctx.loop))  # 0: all equal
         once = f"retnet {self.heads} {self.rule} {layer} {wide(q)}"
