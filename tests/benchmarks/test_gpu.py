@@ -166,4 +166,4 @@ def test_a_compiled_step_takes_no_more_than_it_did(
     found = fused(PRESETS[name], HALF)
     assert found.kernels <= kernels
     assert found.bytes / 1e9 <= gigabytes
-    assert found.breaks == 0
+    assert (found.breaks, found.barred) == (0, [])  # what a CUDA graph cannot hold
