@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._library.custom_ops import CustomOpDef
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 from chimera.contract_tests import zoo
@@ -53,6 +56,26 @@ def test_files_import_each_other_only(choices: dict[str, str], tmp_path: Path) -
     assert f"chimera_mixer_{'retnet' if choices['mixer'] == 'retnet' else 'pattern'}.py" in names
     assert "chimera_config_settings.py" not in names
     assert "chimera_mixer_liza.py" not in names
+
+
+def test_a_copy_leaves_operations_of_torch_to_the_package(tmp_path: Path, monkeypatch: Any) -> None:
+    """A second operation of the same name would break the first one."""
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    flat.write(folder, nodes(mixer="gated_delta", quant="hbit"))
+    monkeypatch.syspath_prepend(tmp_path)
+    x, h = torch.ones(2, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.bfloat16)
+    copies = [file.stem for file in folder.iterdir() if "custom_op(" in file.read_text()]
+    assert {"chimera_ops_conv", "chimera_ops_hadamard", "chimera_ops_recurrence"} <= {*copies}
+    for name in copies:
+        copy = importlib.import_module(f"exported.{name}")
+        own = importlib.import_module(name.replace("_", ".", 2))
+        operations = {key for key, value in vars(own).items() if isinstance(value, CustomOpDef)}
+        assert operations
+        assert all(vars(copy)[key]._qualname != vars(own)[key]._qualname for key in operations)
+        if name == "chimera_ops_hadamard":
+            for module in (copy, own):
+                assert torch.equal(module.half_product(x, h), torch.full((2, 4), 4.0))
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.kernels import constant, gpu
+from chimera.ops.kernels import constant, gpu, operation
 from chimera.ops.precision import HALF, wide
 
 #: Tokens and channels of a program of the kernels, and the most taps that they serve.
@@ -112,7 +112,7 @@ def by_kernels(
     return forward(x, weight.float().contiguous(), bias, silu)
 
 
-@torch.library.custom_op("chimera::short_conv", mutates_args=())
+@torch.library.custom_op(operation(__name__, "short_conv"), mutates_args=())
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
     """y in the dtype of x; taps [d k] and bias are float32."""
     y = _like(x)
@@ -120,7 +120,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tenso
     return y
 
 
-@torch.library.custom_op("chimera::short_conv_backward", mutates_args=())
+@torch.library.custom_op(operation(__name__, "short_conv_backward"), mutates_args=())
 def backward(
     dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool
 ) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,7 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return dx, torch.stack(taps, 1), None if bias is None else last, None
 
 
-torch.library.register_autograd("chimera::short_conv", _differentiate, setup_context=_keep)
+forward.register_autograd(_differentiate, setup_context=_keep)
 
 
 def _kernels() -> ModuleType:

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
+from chimera.ops.kernels import operation
 from chimera.ops.precision import HALF, autocast_off, output_dtype, wide, widen
 from chimera.ops.together import few_kernels
 
@@ -122,7 +123,7 @@ def _products(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     return y.view(x.shape).to(dtype)
 
 
-@torch.library.custom_op("chimera::half_product", mutates_args=())
+@torch.library.custom_op(operation(__name__, "half_product"), mutates_args=())
 def half_product(x: Tensor, h: Tensor) -> Tensor:
     """x h of two matrices in half precision, summed and returned in float32."""
     if x.is_cuda:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
@@ -56,6 +57,16 @@ def gpu(
         return kernels
     log.warning("%s: Triton kernel on %s: %s", otherwise, device, fault)
     return None
+
+
+def operation(module: str, name: str) -> str:
+    """Name of an operation that a module registers with torch.
+
+    A second one of the same name would take the first one's place, and break it: a copy of the
+    module, as in an exported folder, registers its own.
+    """
+    space = "chimera" if module.startswith("chimera.") else re.sub(r"\W", "_", module)
+    return f"{space}::{name}"
 
 
 def constant(f: Callable[..., bool]) -> Callable[..., bool]:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.ops.kernels import constant, gpu
+from chimera.ops.kernels import constant, gpu, operation
 
 #: Tokens in a chunk, and the widest heads of which a program holds the state.
 CHUNK, WIDEST = 32, 128
@@ -79,7 +79,7 @@ def chunkwise(
     return forward(q, k, v, beta, g, skip, rule, half)[0]
 
 
-@torch.library.custom_op("chimera::recurrence", mutates_args=())
+@torch.library.custom_op(operation(__name__, "recurrence"), mutates_args=())
 def forward(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor, skip: Tensor | None,
     rule: bool, half: bool,
@@ -99,7 +99,7 @@ def _outputs(
     return o.transpose(1, 2), v.new_empty(states, dtype=STORED)
 
 
-@torch.library.custom_op("chimera::recurrence_backward", mutates_args=())
+@torch.library.custom_op(operation(__name__, "recurrence_backward"), mutates_args=())
 def backward(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, g: Tensor,
     skip: Tensor | None, states: Tensor, rule: bool,
@@ -135,7 +135,7 @@ def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]
     return dq, dk, dv, sizes, dg.double(), None if skip is None else dskip.sum(0), None, None
 
 
-torch.library.register_autograd("chimera::recurrence", _differentiate, setup_context=_keep)
+forward.register_autograd(_differentiate, setup_context=_keep)
 
 
 def _kernels() -> ModuleType:

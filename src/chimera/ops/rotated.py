@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from chimera.ops.hadamard import LARGEST, rotate_fast, signs
-from chimera.ops.kernels import constant, gpu
+from chimera.ops.kernels import constant, gpu, operation
 from chimera.ops.precision import HALF
 
 #: Tokens of a program, and the order of the largest product in it.
@@ -71,7 +71,7 @@ def _matrix(x: Tensor, h: Tensor, n: int) -> Tensor:
     return (h[:more, None, :more, None] * h[:, None]).reshape(more * len(h), -1)
 
 
-@torch.library.custom_op("chimera::rotated_peaks", mutates_args=())
+@torch.library.custom_op(operation(__name__, "rotated_peaks"), mutates_args=())
 def largest(x: Tensor, h: Tensor, n: int) -> Tensor:
     """Largest |z| of each channel among the tokens of each program [programs d]."""
     found = _found(x, h, n)
@@ -84,7 +84,7 @@ def _found(x: Tensor, h: Tensor, n: int) -> Tensor:
     return x.new_empty((-(-x.shape[0] // TOKENS), x.shape[1]), dtype=torch.float32)
 
 
-@torch.library.custom_op("chimera::rotated_grid", mutates_args=())
+@torch.library.custom_op(operation(__name__, "rotated_grid"), mutates_args=())
 def to_grid(
     x: Tensor, h: Tensor, peak: Tensor, n: int, bits: int, nudge: float, dtype: torch.dtype
 ) -> Tensor:

@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chimera.ops.kernels import constant, gpu
+from chimera.ops.kernels import constant, gpu, operation
 from chimera.ops.numberless import numberless
 from chimera.ops.precision import autocast_off, wide
 
@@ -145,7 +145,7 @@ def by_kernels(
     return y, last
 
 
-@torch.library.custom_op("chimera::selective_scan", mutates_args=())
+@torch.library.custom_op(operation(__name__, "selective_scan"), mutates_args=())
 def forward(
     x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,7 +164,7 @@ def _outputs(
     return torch.empty_like(x), torch.empty_like(state), starts
 
 
-@torch.library.custom_op("chimera::selective_scan_backward", mutates_args=())
+@torch.library.custom_op(operation(__name__, "selective_scan_backward"), mutates_args=())
 def backward(
     dy: Tensor, dlast: Tensor, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
     starts: Tensor,
@@ -195,7 +195,7 @@ def _differentiate(ctx: Any, dy: Tensor, dlast: Tensor, _: Tensor) -> tuple[Tens
     return dx, ddelta, dA.sum(0), dB.sum(1), dC.sum(1), dstate
 
 
-torch.library.register_autograd("chimera::selective_scan", _differentiate, setup_context=_keep)
+forward.register_autograd(_differentiate, setup_context=_keep)
 
 
 def _kernels() -> ModuleType:
