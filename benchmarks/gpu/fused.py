@@ -87,7 +87,8 @@ def fused(preset: Preset, half: dict[str, torch.dtype]) -> Fused:
         a + (depth - 1) * (b - a) + more * depth * (c - a)
         for a, b, c in zip(one[:3], two[:3], again[:3], strict=True)
     ]
-    return Fused(whole[0], whole[1], whole[2], two.breaks, sorted({*two.barred, *again.barred}))
+    breaks, barred = max(two.breaks, again.breaks), sorted({*two.barred, *again.barred})
+    return Fused(whole[0], whole[1], whole[2], breaks, barred)
 
 
 def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int, loops: int = 1) -> Fused:

@@ -112,16 +112,20 @@ def test_auto_is_one_graph_on_a_gpu_and_none_on_a_cpu(monkeypatch: pytest.Monkey
 
 
 def test_graphs_are_those_of_auto_with_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph of CUDA for sizes that vary would be recorded for each size."""
-    asked: list[dict[str, object]] = []
-    monkeypatch.setattr("torch.compile", lambda outputs, options: asked.append(options))
+    """That is for the first sizes; others may be many, and each would be recorded."""
+    asked: list[tuple[dict[str, Any], Any]] = []
+    monkeypatch.setattr(
+        "torch.compile", lambda _, options, dynamic=None: asked.append((options, dynamic))
+    )
     for setting in ("auto", "graphs"):
         task = a_task()
         compile_as(setting, task, torch.device("cuda"))
         assert task.compiled
-    auto, graphs = asked
-    own = {"triton.cudagraphs": True, "triton.cudagraph_skip_dynamic_graphs": True}
-    assert graphs == auto | own
+        assert task.graphs == (setting == "graphs")
+    auto, of_any_size, graphs, other = asked
+    own = {"triton.cudagraphs": True}
+    assert (auto[1], graphs) == (False, (auto[0] | own, False))
+    assert of_any_size == other == (auto[0], None)
     assert own.keys() <= set(torch._inductor.list_options())
 
 
@@ -144,17 +148,17 @@ def test_graphs_are_refused_where_they_would_hold_more_than_a_step(
         _check_graphs(config, gpu=True)
 
 
-def test_other_sizes_share_one_more_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A last batch, or one with fewer masked tokens, is not compiled each time."""
+def test_other_sizes_take_no_graph_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of fixed sizes for the first, one for the second, and one for all others."""
     monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
     torch._dynamo.reset()
     task, counter = a_task("task=mlm", "quant=none"), CompileCounter()
     compile_as("auto", task, torch.device("cpu"), backend=counter, options=None)
-    for masked in (4, 3, 2, 4):
+    for masked in (4, 3, 2, 4, 6):
         batch = task.training_batch(2, 16, torch.device("cpu"))
         task.training_step({k: v[:masked] if k in ("index", "targets") else v
                             for k, v in batch.items()}, 0)  # fmt: skip
-    assert counter.frame_count == 2
+    assert counter.frame_count == 3
 
 
 def test_auto_compiles_blocks_that_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,7 @@ def test_charts_of_gradients_rates_experts_and_skipped_steps(records: list[dict[
 @pytest.mark.slow
 def test_parts_and_samples_are_there(records: list[dict[str, Any]]) -> None:
     expected = {
+        "model": "image-file",
         "model/parameters": "table-file",
         "model/settings": "table-file",
         "pictures/activations": "image-file",

@@ -5,18 +5,20 @@ embedding, head and loss run as they are. Layers that read their own index (a de
 varies with depth) have a graph each.
 
 On a GPU `trainer.compile=auto` compiles the whole model with its loss (`Task.outputs`) as one
-graph, which takes longer to compile and less to run. The first graph has fixed sizes; for other
-ones, such as a last batch, torch makes one more, of any size. `graphs` does the same, and starts
-each of its forward and backward passes as one CUDA graph (Inductor's own): the host, which starts
-kernels one by one otherwise, takes hundreds of microseconds for them all.
+graph, which takes longer to compile and less to run. It has the sizes of the first batch; other
+ones, such as those of a last batch, have graphs of their own. `graphs` does the same, and starts
+forward and backward of the first sizes as one CUDA graph each (Inductor's own): otherwise the host
+starts their kernels one by one. Each pass of a CUDA graph writes its results where the one before
+wrote its own: `Task` copies the numbers of a step, and Lightning drops gradients before another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from chimera.model.backbone import Block
 
@@ -26,8 +28,8 @@ MODES = 4
 AUTOMATIC = ("cuda",)
 #: Inductor's settings there: small kernels that do not depend on each other start as one.
 FUSION: dict[str, object] = {"combo_kernels": True}
-#: Those of `graphs`; the graph for other sizes starts its kernels one by one.
-GRAPHS = FUSION | {"triton.cudagraphs": True, "triton.cudagraph_skip_dynamic_graphs": True}
+#: Those of `graphs`, for the first sizes.
+GRAPHS = FUSION | {"triton.cudagraphs": True}
 
 
 def compile_as(
@@ -51,8 +53,35 @@ def compile_as(
     if task.compiled and (setting is True or by_blocks or getattr(task, "teacher_dir", None)):
         compile_model(task.model, **options)
     elif task.compiled:
-        settings = GRAPHS if setting == "graphs" else FUSION
-        task.outputs = torch.compile(task.outputs, **{"options": settings, **options})
+        task.graphs = setting == "graphs"
+        first = {"options": GRAPHS if task.graphs else FUSION, "dynamic": False}
+        task.outputs = _by_size(task.outputs, first | options, {"options": FUSION, **options})
+
+
+def _by_size(
+    outputs: Callable[..., Any], first: dict[str, Any], other: dict[str, Any]
+) -> Callable[..., Any]:
+    """Compile for the sizes of the first batch, in training and in evaluation, and for others.
+
+    Under one name torch would give up the sizes of training for those of a last batch.
+
+    Args:
+        outputs: of a task, from a batch.
+        first, other: arguments of torch.compile.
+    """
+
+    def of_any_size(batch: dict[str, Any], **more: Any) -> Any:
+        return outputs(batch, **more)
+
+    fixed, free = torch.compile(outputs, **first), torch.compile(of_any_size, **other)
+    known: dict[bool, dict[str, Any]] = {}
+
+    def compiled(batch: dict[str, Any], **more: Any) -> Any:
+        sizes = {key: x.shape for key, x in batch.items() if isinstance(x, Tensor)}
+        same = sizes == known.setdefault(torch.is_grad_enabled(), sizes)
+        return (fixed if same else free)(batch, **more)
+
+    return compiled
 
 
 def compile_model(model: nn.Module, **options: object) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
@@ -65,8 +65,9 @@ def operation(module: str, name: str) -> str:
     A second one of the same name would take the first one's place, and break it: a copy of the
     module, as in an exported folder, registers its own.
     """
-    space = "chimera" if module.startswith("chimera.") else re.sub(r"\W", "_", module)
-    return f"{space}::{name}"
+    if module.startswith("chimera."):
+        return f"chimera::{name}"
+    return f"chimera_{hashlib.sha256(module.encode()).hexdigest()[:12]}::{name}"
 
 
 def constant(f: Callable[..., bool]) -> Callable[..., bool]:

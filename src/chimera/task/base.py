@@ -17,12 +17,13 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from chimera.config.settings import Optim
 from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
-from chimera.errors import NotFiniteError
+from chimera.errors import NotFiniteError, UserError
 from chimera.ops import reduce
 from chimera.ops.shards import is_sharded, local, whole
 from chimera.ops.step_numbers import HostCopy, by_name, mean
@@ -93,6 +94,7 @@ class Task(pl.LightningModule):
     better = "lower"
     final = "last"
     compiled = False  # by `trainer.compile`
+    graphs = False  # in CUDA graphs, whose next pass overwrites what the last one returned
     predicts = "prediction"  # what a loss in nats is the mean over, for axes of figures
 
     def __init__(
@@ -266,6 +268,10 @@ class Task(pl.LightningModule):
             "aux": {key: value.detach() for key, value in aux.items()},
             "stats": stats,
         }
+        if self.graphs:
+            numbers, form = tree_flatten(output)
+            copies = torch.stack([x.detach().float() for x in numbers]).unbind()
+            output = tree_unflatten(copies, form)
         self._outputs.append(output)
         return {"loss": self._weighted(total, predictions), **output}
 
@@ -282,6 +288,8 @@ class Task(pl.LightningModule):
         self._shared = processes > 1
         if trainer is None or trainer.accumulate_grad_batches == 1:
             return loss * (count / _some(reduce.total(count))) if self._shared else loss
+        if self.graphs:  # a callback has changed the number
+            raise UserError("trainer.compile=graphs cannot sum gradients; use trainer.compile=auto")
         if not self._unit:
             self._unit = 2.0 ** round(math.log2(max(1.0, float(reduce.total(count)))))
         self._counts.append(count)
