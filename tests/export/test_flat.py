@@ -60,7 +60,7 @@ def test_files_import_each_other_only(choices: dict[str, str], tmp_path: Path) -
 
 def test_a_copy_leaves_operations_of_torch_to_the_package(tmp_path: Path, monkeypatch: Any) -> None:
     """A second operation of the same name would break the first one."""
-    folder = tmp_path / "exported"
+    folder = tmp_path / "modèle"
     folder.mkdir()
     flat.write(folder, nodes(mixer="gated_delta", quant="hbit"))
     monkeypatch.syspath_prepend(tmp_path)
@@ -68,7 +68,7 @@ def test_a_copy_leaves_operations_of_torch_to_the_package(tmp_path: Path, monkey
     copies = [file.stem for file in folder.iterdir() if "custom_op(" in file.read_text()]
     assert {"chimera_ops_conv", "chimera_ops_hadamard", "chimera_ops_recurrence"} <= {*copies}
     for name in copies:
-        copy = importlib.import_module(f"exported.{name}")
+        copy = importlib.import_module(f"modèle.{name}")
         own = importlib.import_module(name.replace("_", ".", 2))
         operations = {key for key, value in vars(own).items() if isinstance(value, CustomOpDef)}
         assert operations

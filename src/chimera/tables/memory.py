@@ -130,7 +130,10 @@ def against_steps() -> Grid:
 
 
 def measured(config: dict[str, Any], length: int) -> float:
-    """Bytes of weights, optimiser's state and the peak of the second step, of real tensors."""
+    """Bytes of weights, optimiser's state and the peak of the second step, of real tensors.
+
+    An 8-bit update has temporaries here that its compiled one, which a run has, does not make.
+    """
     torch.manual_seed(0)
     entries = vocabulary_of(config)
     task = build_task(config, entries).train()
