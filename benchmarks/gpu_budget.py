@@ -49,8 +49,9 @@ from chimera.train.record import SHEET
 
 FILE = Path(__file__).parent / "results" / "gpu_budget.json"
 READS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select")
-#: What the host starts for two CUDA graphs: both, and copies of a batch to where they read it.
-PASSES = 8
+#: What the host starts for two CUDA graphs: both, copies of a batch into their memory, and one copy
+#: of a step's numbers.
+REPLAYS = 8
 #: A kernel over many tensors takes so many chunks of so many numbers.
 CHUNKS, CHUNK = 320, 65536
 #: Operations that start no kernel, beside views.
@@ -233,7 +234,7 @@ def compiled(preset: Preset, eager: Budget) -> dict[str, Any]:
     kernels = graph.kernels + rest.kernels
     card = graph.seconds + rest.seconds["H100"]
     step, sheet = max(kernels * LAUNCH, card), SHEET["H100"][0]
-    replayed = max((rest.kernels + PASSES) * LAUNCH, card)
+    replayed = max((rest.kernels + REPLAYS) * LAUNCH, card)
     return {
         "kernels": kernels, "kernels_outside": rest.kernels, "breaks": graph.breaks,
         "barred": graph.barred,

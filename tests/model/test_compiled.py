@@ -133,7 +133,7 @@ def test_graphs_are_those_of_auto_with_cuda_graphs(monkeypatch: pytest.MonkeyPat
     ("group", "key", "value", "named"),
     [
         ("trainer", "accumulate_grad_batches", 2, "accumulate_grad_batches"),
-        ("trainer", "devices", 2, "one process"),
+        ("trainer", "devices", 2, "several processes"),
         ("model", "gradient_checkpointing", True, "gradient_checkpointing"),
         ("task", "teacher", "a run", "teacher"),
     ],

@@ -63,7 +63,7 @@ def _by_size(
 ) -> Callable[..., Any]:
     """Compile for the sizes of the first batch, in training and in evaluation, and for others.
 
-    Under one name torch would give up the sizes of training for those of a last batch.
+    A single compiled function changes to a graph of any size with the first batch that differs.
 
     Args:
         outputs: of a task, from a batch.

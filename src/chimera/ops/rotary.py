@@ -84,7 +84,7 @@ def turn(x: Float[Tensor, "b h t k"], phase: Tensor) -> Float[Tensor, "b h t k"]
         return torch.cat([turn(x[..., :width], phase), x[..., width:]], -1)
     real = torch.float64 if phase.dtype == torch.complex128 else torch.float32
     pairs = x.to(torch.promote_types(x.dtype, real)).view(*x.shape[:-1], -1, 2)
-    if torch.compiler.is_compiling():  # which fuses no complex numbers, and no halves that it joins
+    if torch.compiler.is_compiling():  # which fuses neither complex numbers nor stacked halves
         cos, sin = torch.view_as_real(phase).split(1, -1)
         turned = pairs * cos + pairs.flip(-1) * torch.cat([-sin, sin], -1)
         return turned.flatten(-2).to(x.dtype)

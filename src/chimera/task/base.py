@@ -289,7 +289,7 @@ class Task(pl.LightningModule):
         if trainer is None or trainer.accumulate_grad_batches == 1:
             return loss * (count / _some(reduce.total(count))) if self._shared else loss
         if self.graphs:  # a callback has changed the number
-            raise UserError("trainer.compile=graphs cannot sum gradients; use trainer.compile=auto")
+            raise UserError("trainer.compile=graphs sums no gradients; use trainer.compile=auto")
         if not self._unit:
             self._unit = 2.0 ** round(math.log2(max(1.0, float(reduce.total(count)))))
         self._counts.append(count)

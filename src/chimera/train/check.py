@@ -165,22 +165,23 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
 
 
 def _check_graphs(config: dict[str, Any], gpu: bool) -> None:
-    """Refuse CUDA graphs where their memory, which each pass writes anew, holds more than a step.
+    """Refuse CUDA graphs where a pass needs what the pass before left: each overwrites it.
 
     Raises:
         UserError: naming the setting.
     """
     trainer = config["trainer"]
+    parts = trainer["accumulate_grad_batches"]
     several = trainer["devices"] > 1 or (trainer["num_nodes"] or 1) > 1 or world.world_size() > 1
-    for found, why in (
-        (not gpu, "needs a GPU, and this run is on the CPU"),
-        (trainer["accumulate_grad_batches"] > 1, "cannot sum trainer.accumulate_grad_batches"),
-        (several, "is for one process"),
-        (config["model"].get("gradient_checkpointing"), "excludes model.gradient_checkpointing"),
-        (config["task"].get("teacher"), "excludes a teacher"),
+    for found, what in (
+        (not gpu, "without a GPU"),
+        (parts > 1, f"with trainer.accumulate_grad_batches={parts}"),
+        (several, "with several processes"),
+        (config["model"].get("gradient_checkpointing"), "with model.gradient_checkpointing=true"),
+        (config["task"].get("teacher"), "with task.teacher"),
     ):
         if found:
-            raise UserError(f"trainer.compile=graphs {why}; use trainer.compile=auto")
+            raise UserError(f"trainer.compile=graphs does not run {what}; use trainer.compile=auto")
 
 
 def check_lengths(config: dict[str, Any], model: Any) -> None:
