@@ -176,8 +176,15 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
     for group in optimizer.param_groups:
         group["foreach"] = False
     batch = batch_of(task, preset) | ({} if hashed else {"draws": None})
-    plugin = SimpleNamespace(scaler=preset.precision if preset.precision == "fp16" else None)
-    task._trainer = SimpleNamespace(accumulate_grad_batches=1, precision_plugin=plugin)
+    tracker = torch.zeros((), dtype=torch.int32)
+    scaler = SimpleNamespace(scale=lambda loss: loss * torch.ones(()))
+    plugin = SimpleNamespace(scaler=scaler if preset.precision == "fp16" else None)
+    task._trainer = SimpleNamespace(
+        accumulate_grad_batches=1,
+        precision_plugin=plugin,
+        gradient_clip_algorithm=None,
+        callbacks=[],
+    )
     half = torch.autocast("cpu", HALF.get(preset.precision), enabled=preset.precision in HALF)
 
     original = task.outputs
@@ -195,14 +202,13 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
                 loss = task.training_step(batch, 0)["loss"]
             with counted.in_graph():
                 loss.backward()
-            if preset.precision == "fp16":  # what its scaler does
-                grads = [p.grad for p in task.parameters() if p.grad is not None]
-                one = torch.ones(())
-                torch._amp_foreach_non_finite_check_and_unscale_(grads, one - 1, one)
             task.configure_gradient_clipping(optimizer, 1.0)
             reads = counted.reads
             optimizer.step()
             counted.reads = reads  # it reads its numbers of steps, which are on the host
+            if plugin.scaler:
+                found_inf = optimizer.found_inf  # type: ignore[attr-defined]
+                torch._amp_update_scale_(torch.ones(()), tracker, found_inf, 2.0, 0.5, 2000)
 
     return step
 

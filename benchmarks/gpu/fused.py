@@ -1,11 +1,11 @@
 """Kernels and bytes of forward and backward after Inductor's fusion, without a GPU.
 
-The task's outputs are compiled up to the scheduler, with the rules for Triton and the settings of
-`trainer.compile=auto`; no code is made and nothing is computed: each graph returns tensors of the
-right shapes. Two depths are counted, one and two rounds of the layers' pattern, and the other
-layers added as the difference: fusion stops at products, so equal blocks fuse alike. A second pass
-through the same layers is counted likewise. Attention is one kernel, as on a GPU (`attention`).
-Views, and the parts of a kernel's result, are none.
+The task's outputs are compiled up to the scheduler, with its rules for Triton on an H100 and the
+settings of `trainer.compile=auto`; no code is made and nothing is computed: each graph returns
+tensors of the right shapes. Two depths are counted, one and two rounds of the layers' pattern, and
+the other layers added as the difference: fusion stops at products, so equal blocks fuse alike. A
+second pass through the same layers is counted likewise. Attention is one kernel, as on a GPU
+(`attention`). Views, and the parts of a kernel's result, are none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -23,13 +24,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.utils import counters, detect_fake_mode
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._inductor import compile_fx, ir
+from torch._inductor import compile_fx, ir, scheduler
 from torch._inductor import config as inductor
+from torch._inductor.codegen.common import get_scheduling_for_device
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
+from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ForeachKernelSchedulerNode,
+    FusedMixOrderReductions,
+    MixOrderReduction,
     NopKernelSchedulerNode,
     Scheduler,
 )
@@ -72,6 +77,8 @@ class Fused(NamedTuple):
     barred: list[str]
 
 
+#: By which Inductor decides whether to split a reduction.
+H100 = DeviceProperties("cuda", 0, 132, 90, 9, 65536, 2048, 1024, 32)
 #: Reductions over more numbers, and results with more, are kernels of their own.
 LONG, LARGE = 2048, 51_200_000
 
@@ -109,9 +116,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int, loops: in
     task: Any = build_task(plain(compose(words)), preset.vocabulary).train()
     with (
         inductor.patch({"cpu_backend": "triton", "fx_graph_cache": False, **FUSION}),
-        patch.object(ForeachKernelSchedulerNode, "group_nodes_for_combo_kernels", independent),
-        patch.object(ir, "is_cpu", lambda _: False),
-        patch.object(BaseSchedulerNode, "is_cpu", lambda _: False),
+        rules_of_a_gpu(),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
@@ -124,6 +129,32 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int, loops: in
             loss.backward()
     kernels, moved, spent = (float(sum(column)) for column in zip(*found, strict=True))
     return Fused(kernels, moved, spent, sum(counters["graph_break"].values()), barred)
+
+
+@contextmanager
+def rules_of_a_gpu() -> Iterator[None]:
+    """Inductor fuses, orders loops and splits reductions as on an H100."""
+
+    def backend(given: Scheduler, device: torch.device) -> Any:
+        V.graph.add_device_info(device)
+        return get_scheduling_for_device(device.type)(given)  # type: ignore[misc]
+
+    def no(*_: Any) -> bool:
+        return False
+
+    def yes(*_: Any) -> bool:
+        return True
+
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (ForeachKernelSchedulerNode, "group_nodes_for_combo_kernels", independent),
+            (ir, "is_cpu", no), (BaseSchedulerNode, "is_cpu", no), (ir, "is_gpu", yes),
+            (BaseSchedulerNode, "is_gpu", yes), (scheduler, "is_gpu", yes),
+            (scheduler, "_is_gpu_triton_backend", yes), (Scheduler, "create_backend", backend),
+            (ir, "DeviceProperties", SimpleNamespace(create=lambda _: H100)),
+        ):  # fmt: skip
+            stack.enter_context(patch.object(owner, name, value))
+        yield
 
 
 @contextmanager
@@ -182,6 +213,8 @@ def _lower(
 
 def moved_by(node: BaseSchedulerNode) -> int:
     """Bytes that a node reads and writes; of a tensor of which it reads slices, those alone."""
+    if isinstance(node, ForeachKernelSchedulerNode):  # each part reads its own
+        return sum(map(moved_by, node.snodes))
     slices: dict[str, int] = {}
     for x in tree_leaves(getattr(node.node, "inputs", ())):
         if isinstance(x, ir.ReinterpretView):
@@ -239,10 +272,15 @@ def recurrence_backward_flops(do: Tensor, *args: Any, **_: Any) -> int:
     return 2 * recurrence_flops(q, k, v, beta, g, skip, rule)
 
 
-def independent(scheduler: Scheduler) -> list[list[BaseSchedulerNode]]:
+def independent(given: Scheduler) -> list[list[BaseSchedulerNode]]:
     """Nodes that may be one kernel; Inductor's function leaves out those of a CPU."""
     most = inductor.combo_kernel_max_num_nodes
-    levels = scheduler._topological_sort_nodes()
+    mixed = [node for node in given.nodes if isinstance(node, FusedMixOrderReductions)]
+    made = {name for node in mixed for name in node.get_buffer_names()}
+    levels = [
+        [node for node in nodes if not made & node.used_buffer_names()]
+        for nodes in given._topological_sort_nodes()
+    ]
     return [nodes[i : i + most] for nodes in levels for i in range(0, len(nodes), most)]
 
 
@@ -251,6 +289,9 @@ def kernels_of(node: BaseSchedulerNode) -> int:
     made = node.node
     if isinstance(node, NopKernelSchedulerNode) or isinstance(made, ir.MultiOutput):
         return 0
+    if isinstance(node, FusedMixOrderReductions):  # and sums of its parts, unless nodes do them
+        split = MixOrderReduction.is_split_reduction(node.node2)
+        return 1 if split else 1 + sum(part.is_reduction() for part in node.node2.get_nodes())
     if isinstance(node, ForeachKernelSchedulerNode):
         return len({_apart(part) for part in node.snodes})
     operation = getattr(made, "op_overload", None)

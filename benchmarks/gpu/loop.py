@@ -207,7 +207,8 @@ def train(preset: Preset, folder: Path, watch: Callable[..., None], *more: str) 
     hooks = partial(watch, call._call_callback_hooks)
     words = [*line(preset, folder), *more, f"run_dir={folder}/run{len(list(folder.glob('run*')))}"]
     on_gpu = patch("chimera.ops.together.DEVICES", ("cpu",))
-    with on_gpu, patch.object(call, "_call_callback_hooks", hooks):
+    fused = patch("chimera.task.base.UNFUSED", ())
+    with on_gpu, fused, patch.object(call, "_call_callback_hooks", hooks):
         run(plain(compose(words)), words)
 
 

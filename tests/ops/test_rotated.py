@@ -54,15 +54,42 @@ def test_the_layers_inputs_are_the_same_by_both(
         for seed in (0, 1):
             x = torch.randn(2, 9, 48, generator=torch.Generator().manual_seed(seed))
             x.requires_grad_()
-            y = inputs.rounded(layer, x)
-            (y * torch.linspace(-1, 1, 48)).sum().backward()
-            assert x.grad is not None
-            found[-1] += [y, x.grad, layer[1].maxima.clone()]
+            weight = torch.linspace(-1, 1, 5 * 48).view(5, 48).requires_grad_()
+            bias = torch.ones(5, requires_grad=True)
+            y = inputs.product(layer, x, weight, bias)
+            y.square().sum().backward()
+            found[-1] += [y, layer[1].maxima.clone()]
+            found[-1] += [given.grad for given in (x, weight, bias) if given.grad is not None]
         monkeypatch.setattr(rotated, "peaks", None)  # fails if called
         inputs.rounded(layer.eval(), x)
         monkeypatch.undo()
     for got, want in zip(*found, strict=True):
-        assert torch.allclose(got, want, atol=1e-5)
+        assert torch.allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("n", "blocks"), [(64, 3), (512, 1)])
+def test_a_product_rotates_its_weight_for_the_gradient(n: int, blocks: int, compiled: bool) -> None:
+    """Its gradients are those of a product of the rotated input, in bf16 within its rounding."""
+    x, weight = torch.randn(2, 40, n * blocks).double(), torch.randn(24, n * blocks).double()
+    h = hadamard.signs(min(n, hadamard.WIDEST))
+    made = hadamard.rotate_fast(x, h, n).round(decimals=1)
+
+    def pair(x: torch.Tensor, made: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        other = nn.functional.linear(hadamard.rotate_fast(x, h, n, made), weight)
+        return [rotated.product(x, made, weight, h, n), other]
+
+    found = torch.compile(pair, backend="aot_eager") if compiled else pair
+    for dtype, bound in ((torch.float64, 1e-12), (torch.bfloat16, 2e-2)):
+        given = [x.to(dtype).requires_grad_(), made.to(dtype), weight.to(dtype).requires_grad_()]
+        torch._dynamo.reset()
+        ours, other = (
+            [y, *torch.autograd.grad(y.square().sum(), [given[0], given[2]], retain_graph=True)]
+            for y in found(*given)
+        )
+        for got, want in zip(ours, other, strict=True):
+            assert got.dtype == want.dtype == dtype
+            assert (got - want).double().norm() <= bound * want.double().norm()
 
 
 @needs_triton

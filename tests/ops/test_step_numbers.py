@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -29,6 +30,9 @@ def test_means_count_predictions() -> None:
     assert {name: float(mean(each)) for name, each in pairs.items()} == {
         "loss": 2.0, "accuracy": 2.0, "aux/a": 2.0
     }  # fmt: skip
+
+
+TRAINER = SimpleNamespace(precision_plugin=None, gradient_clip_algorithm=None, callbacks=[])
 
 
 def trained(broken: int | None) -> tuple[Tensor, list[float]]:
@@ -58,15 +62,15 @@ def test_fused_adam_leaves_a_step_out_as_if_it_had_not_been(broken: int) -> None
 def test_what_is_not_finite_reaches_the_guard_with_its_gradients(fused: bool) -> None:
     task = Task.__new__(Task)
     Task.__init__(task, nn.Linear(2, 1, bias=False), None, 1, {})  # type: ignore[arg-type]
-    task._trainer = type("T", (), {"precision_plugin": None})()  # type: ignore[assignment]
+    task._trainer = cast(Any, TRAINER)
     task.model.weight.grad = torch.tensor([[torch.inf, 4.0]])  # type: ignore[assignment]
     optimizer = torch.optim.AdamW(task.parameters(), fused=fused)
-    assert task._leaves_out(optimizer) == fused
+    assert task.leaves_out(optimizer) == fused
     if fused:  # the update may begin
         task.configure_gradient_clipping(optimizer, 1.0)
         assert float(optimizer.found_inf) == 1.0  # type: ignore[attr-defined]
     with pytest.raises(NotFiniteError, match="gradient norm inf"):
-        task._check() if fused else task.configure_gradient_clipping(optimizer, 1.0)
+        task.read_step() if fused else task.configure_gradient_clipping(optimizer, 1.0)
     assert task.model.weight.grad.tolist() == [[torch.inf, 4.0]]  # type: ignore[union-attr]
 
 
@@ -80,7 +84,7 @@ def test_clipping_in_the_fused_update_is_clipping(
         monkeypatch.setattr("chimera.task.base.UNFUSED", unfused)
         task = Task.__new__(Task)
         Task.__init__(task, nn.Linear(4, 1, bias=False), None, 1, {})  # type: ignore[arg-type]
-        task._trainer = type("T", (), {"precision_plugin": None})()  # type: ignore[assignment]
+        task._trainer = cast(Any, TRAINER)
         nn.init.ones_(task.model.weight)  # type: ignore[arg-type]
         optimizer = torch.optim.AdamW(task.parameters(), lr=0.1, eps=1.0, fused=True)
         for _ in range(2):

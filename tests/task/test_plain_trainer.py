@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
+from chimera.callback.log.metrics import GradientNorms
 from chimera.data.batch.loader import ResumableLoader
 from chimera.data.batch.module import DataModule
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
+from chimera.task.base import Guard
 from chimera.train.trainer import precision_arguments
 from tests.kit import QUIET
 from tests.task.kit import TASKS, Made, mlm
@@ -64,22 +67,41 @@ def test_a_batch_with_nothing_to_predict_has_no_loss_and_no_weight(tmp_path: Pat
     assert task.compute_metrics("val") == expected
 
 
+class Lenient(Guard):
+    """Leaves a step that overflows to the scaler, as the guard of a run does."""
+
+    def check(self, task: Any, grad_norm: float, losses: list[float]) -> None:
+        for parameter in task.parameters() if not math.isfinite(grad_norm) else ():
+            parameter.grad = None
+
+
 def test_a_fused_step_in_fp16_is_the_step_by_operations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of unscaled, clipped gradients."""
-    found = []
+    """Of unscaled, clipped gradients; both leave out steps that overflow, and scale alike."""
+    found, scales = [], []
     for unfused in (("cpu",), ()):
         monkeypatch.setattr("chimera.task.base.UNFUSED", unfused)
         task, data = mlm(tmp_path / str(len(unfused)), 12)
-        limits: dict[str, Any] = {"max_steps": 12, "gradient_clip_val": 1e-3}
+        norms = GradientNorms(every=12)
+        limits: dict[str, Any] = {"max_steps": 12, "gradient_clip_val": 1e-3, "callbacks": [norms]}
         trainer = pl.Trainer(**precision_arguments("fp16", "cpu"), **limits, **QUIET)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3)
+        trainer.precision_plugin.scaler = scaler  # type: ignore[attr-defined]
+        task.guard = Lenient()
         before = [p.detach().clone() for p in task.parameters()]
         trainer.fit(task, datamodule=data)
         assert trainer.optimizers[0].param_groups[0]["fused"] is (not unfused)
         after = [p.detach() for p in task.parameters()]
         assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
         found.append(after)
+        scales.append((scaler.state_dict(), task.loss_scale, task.grad_norm))
+        whole = math.hypot(*norms.norms.values())  # of the last step, by component
+        assert whole == pytest.approx(task.grad_norm, rel=1e-5)
+    (state, scale, norm), (other, other_scale, other_norm) = scales
+    assert state == other
+    assert scale == other_scale < 2.0**22
+    assert norm == pytest.approx(other_norm, rel=1e-5)
     for a, b in zip(*found, strict=True):
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-7)
 

@@ -79,16 +79,17 @@ class _Butterfly(Function):
         ctx.save_for_backward(h)
         ctx.n, ctx.dtype = n, x.dtype
         ctx.half = output_dtype(x) if torch.compiler.is_compiling() else wide(x)
-        return _butterfly(x, h, n, wide(x)) if made is None else made.view_as(made)
+        return rotate_to(x, h, n, wide(x)) if made is None else made.view_as(made)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (g,) = grads
         g = g.to(ctx.half) if ctx.half in HALF else g
-        return _butterfly(g, ctx.saved_tensors[0], ctx.n, ctx.dtype), None, None, None
+        return rotate_to(g, ctx.saved_tensors[0], ctx.n, ctx.dtype), None, None, None
 
 
-def _butterfly(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+def rotate_to(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """`rotate_fast` in another type, without a gradient."""
     if few_kernels(x):  # in place, each stage takes three
         return _products(x, h, n, dtype)
     h = h[:RADIX, :RADIX]  # Sylvester's matrix of that order
@@ -107,9 +108,11 @@ def _products(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     sums = torch.compiler.is_compiling()
     with autocast_off(x):
         if sums and x.dtype in HALF and n <= LARGEST:
-            factors = x.reshape(-1, n), signs(n, x.device).to(x.dtype)
+            exact = n.bit_length() % 2 == 1  # n^−½ is a power of 2, and need not wait for the sums
+            matrix = signs(n, x.device) * (n**-0.5 if exact else 1)
+            factors = x.reshape(-1, n), matrix.to(x.dtype)
             y = torch.mm(*factors) if dtype == x.dtype else half_product(*factors)
-            return (y * n**-0.5).view(x.shape)
+            return (y if exact else y * n**-0.5).view(x.shape)
         # Made anew in a graph, where layers with the same input then share what they compute.
         h = (signs(len(h), x.device) if sums else h).to(wide(x))
         y = widen(x).reshape(-1, len(h)) @ (h * n**-0.5)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd import Function
 
-from chimera.ops.hadamard import LARGEST, rotate_fast, signs
+from chimera.ops.hadamard import LARGEST, rotate_fast, rotate_to, signs
 from chimera.ops.kernels import constant, gpu, operation
 from chimera.ops.precision import HALF
 
@@ -56,6 +59,39 @@ def rounded(
     rows = x.detach().reshape(-1, x.shape[-1])
     made = to_grid(rows, _matrix(rows, h, n), peak.float(), n, bits, nudge, dtype)
     return rotate_fast(x, h, n, made.view(x.shape))
+
+
+def product(
+    x: Float[Tensor, "*b d"],
+    rounded: Float[Tensor, "*b d"],
+    weight: Float[Tensor, "o d"],
+    h: Float[Tensor, "r r"],
+    n: int,
+) -> Float[Tensor, "*b o"]:
+    """x̂ Wᵀ with x̂ = `rounded`, of rotated x; the weight in x̂'s type.
+
+    The gradient of x is (g W) H = g (W H): a rotation of the weight, not one of every token.
+    """
+    return _Product.apply(x, rounded, weight, h, n)
+
+
+class _Product(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rounded: Tensor, weight: Tensor, h: Tensor, n: int) -> Tensor:
+        ctx.save_for_backward(rounded, weight, h)
+        ctx.n, ctx.dtype = n, x.dtype
+        return F.linear(rounded, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grads
+        rounded, weight, h = ctx.saved_tensors
+        dx = dw = None
+        if ctx.needs_input_grad[0]:
+            dx = (g @ rotate_to(weight, h, ctx.n, weight.dtype)).to(ctx.dtype)
+        if ctx.needs_input_grad[2]:
+            dw = g.flatten(0, -2).T @ rounded.flatten(0, -2)
+        return dx, None, dw, None, None
 
 
 def _matrix(x: Tensor, h: Tensor, n: int) -> Tensor:

@@ -106,6 +106,7 @@ class Task(pl.LightningModule):
         self.total_steps = total_steps
         self.weights = weights
         self.grad_norm = float("nan")  # of the last step, before clipping
+        self.loss_scale = 1.0  # likewise, of fp16's scaler
         self.guard: Any = Guard()
         self._checked_length = 0
         self.means: dict[str, float] = {}  # of the last step (`ops.step_numbers`)
@@ -313,8 +314,7 @@ class Task(pl.LightningModule):
             return loss
 
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
-        if self._unread is not None:
-            self._check()
+        self.read_step()
 
     def _sum_gradients(self) -> None:
         """Turn the means that DDP, FSDP and Lightning take into sums of the shares."""
@@ -377,22 +377,29 @@ class Task(pl.LightningModule):
         device can leave the update out. There a GPU's update clips, too.
         """
         norm = whole(nn.utils.get_total_norm(self._gradients())).float()
+        scale = self.gradient_scale(optimizer)
+        if scale is not None:
+            norm = norm / scale
         pairs = by_name(self._outputs)
-        numbers = torch.stack([norm, *self._losses, *map(mean, pairs.values())])
+        scales = [] if scale is None else [scale]
+        numbers = torch.stack([norm, *self._losses, *map(mean, pairs.values()), *scales])
         self._unread = HostCopy(numbers), len(self._losses), list(pairs)
         checked = numbers[: 1 + len(self._losses)]
         self._losses = []
         self._outputs = []
-        if self._leaves_out(optimizer) and gradient_clip_algorithm != "value":
+        if self.leaves_out(optimizer):
             broken = (checked * 0).sum().isnan()  # any is not finite
             _inner(optimizer).found_inf = broken.float()
             norm = norm.masked_fill(broken, 0.0)  # the guard reports gradients as they are
             self.guard.begin_update()
             if gradient_clip_val and self.device.type not in UNFUSED:
-                _inner(optimizer).grad_scale = (norm / gradient_clip_val).clamp(min=1.0)
+                clip = (norm / gradient_clip_val).clamp(min=1.0)
+                scale = clip if scale is None else clip * scale
+            if scale is not None:
+                _inner(optimizer).grad_scale = scale
                 return
         else:
-            self._check()
+            self.read_step()
             if not math.isfinite(self.grad_norm):
                 return
         if not gradient_clip_val:
@@ -402,11 +409,12 @@ class Task(pl.LightningModule):
         else:
             nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)
 
-    def _leaves_out(self, optimizer: Any) -> bool:
+    def leaves_out(self, optimizer: Any) -> bool:
         """Whether the optimiser changes nothing in a step whose `found_inf` on the device is 1.
 
         torch's fused SGD does not: it leaves a first step out with momenta that hold anything.
-        Several processes have to agree first, and fp16's scaler sets `found_inf` itself.
+        Several processes have to agree first, and what clips single gradients, or adds to them,
+        must not see them scaled.
         """
         trainer = getattr(self, "_trainer", None)
         return (
@@ -414,15 +422,33 @@ class Task(pl.LightningModule):
             and all(group["fused"] for group in optimizer.param_groups)
             and reduce.participants() == 1
             and trainer is not None
-            and getattr(trainer.precision_plugin, "scaler", None) is None
+            and trainer.gradient_clip_algorithm != "value"
+            and not any(getattr(each, "adds_to_gradients", False) for each in trainer.callbacks)
         )
 
-    def _check(self) -> None:
-        """Read the numbers of the step, and let the guard see them."""
-        assert self._unread is not None
+    def gradient_scale(self, optimizer: Any) -> Tensor | None:
+        """Factor of fp16's scaler that gradients have until the update; None if they have none."""
+        scaler = self._scaler()
+        if scaler is None or not self.leaves_out(optimizer):
+            return None
+        factor: Tensor = scaler.scale(torch.ones((), device=self.device))
+        return factor
+
+    def _scaler(self) -> Any:
+        trainer = getattr(self, "_trainer", None)
+        return getattr(trainer and trainer.precision_plugin, "scaler", None)
+
+    def read_step(self) -> None:
+        """Read the numbers of a step, once, and let the guard see them."""
+        if self._unread is None:
+            return
         copy, losses, names = self._unread
         self._unread = None
         self.grad_norm, *values = copy.tolist()
+        if len(values) > losses + len(names):
+            self.loss_scale = values.pop()
+        elif (scaler := self._scaler()) is not None:
+            self.loss_scale = scaler.get_scale()
         self.means = dict(zip(names, values[losses:], strict=True))
         self.guard.check(self, self.grad_norm, values[:losses])
 

@@ -14,7 +14,6 @@ from hydra.utils import instantiate
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch import profilers
 from lightning.pytorch.callbacks import Callback, ProgressBar
-from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from chimera import world
@@ -28,6 +27,7 @@ from chimera.model.compiled import compile_as
 from chimera.rundir.checkpoint_io import DAMAGE, CheckedIO
 from chimera.rundir.directory import RunDir
 from chimera.task.base import Task
+from chimera.train.scaler import DeviceScaled
 
 #: Arguments that Lightning gets as they are; null leaves them to Lightning.
 PASSED_THROUGH = (
@@ -145,7 +145,7 @@ def precision_arguments(precision: str, accelerator: str) -> dict[str, Any]:
     if precision == "fp16":
         device = device_of_fp16(accelerator)
         scaler = torch.amp.GradScaler(device)
-        return {"plugins": [MixedPrecision("16-mixed", device, scaler)]}
+        return {"plugins": [DeviceScaled("16-mixed", device, scaler)]}
     return {"precision": {"fp32": "32-true", "bf16": "bf16-mixed"}[precision]}
 
 

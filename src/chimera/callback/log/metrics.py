@@ -85,9 +85,7 @@ class GradientNorms(Callback):
         self.norms: dict[str, float] = {}
 
     @torch.no_grad()
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Any) -> None:
         if (trainer.global_step + 1) % self.every:
             return
         sharded = False
@@ -101,6 +99,8 @@ class GradientNorms(Callback):
                 squares[name] = squares[name] + each if name in squares else each
         if squares:  # all in one transfer from the device
             sums = torch.stack([*squares.values()])
+            if (scale := pl_module.gradient_scale(optimizer)) is not None:
+                sums = sums / scale.square()
             norms = (reduce.total(sums) if sharded else sums).sqrt().tolist()
             self.norms = dict(zip(squares, norms, strict=True))
 

@@ -40,7 +40,7 @@ class Step:
         rates: learning rate at this step by optimiser group.
         grad_norm: L2 norm of all gradients before clipping.
         clip: largest norm that clipping leaves; 0 for no clipping, or clipping by value.
-        scaler_scale: of the fp16 gradient scaler; 1 without one.
+        scaler_scale: factor of fp16's scaler on the step's loss; 1 without one.
         tokens: real tokens of the step.
         seconds: wall time since the last step, validation left out.
         aux, stats: as the model returned them, means over the micro-batches.
@@ -185,7 +185,6 @@ class Steps(Callback):
         self.last = step
 
     def _finish(self, trainer: pl.Trainer, task: Any, batch_idx: int, seconds: float) -> Step:
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
         by_value = trainer.gradient_clip_algorithm == "value"
         means, tokens = self._of_all(task)
         return Step(
@@ -198,7 +197,7 @@ class Steps(Callback):
             rates=self._rates,
             grad_norm=task.grad_norm,
             clip=0.0 if by_value else float(trainer.gradient_clip_val or 0.0),
-            scaler_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
+            scaler_scale=task.loss_scale,
             tokens=tokens,
             seconds=seconds,
             aux={key[4:]: value for key, value in means.items() if key.startswith("aux/")},

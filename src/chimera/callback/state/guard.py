@@ -108,6 +108,7 @@ class NanGuard(Callback):
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None and not broken and scaler.get_scale() > 1:
             self.scaler_skipped += 1
+            _drop_gradients(task)
             return
         self.snapshot.updating = False
         skip = self.policy == "skip" and self.skipped < self.max_skips
@@ -118,8 +119,7 @@ class NanGuard(Callback):
         self.skipped += 1
         log.warning("%s; step left out (%d of %d)", why, self.skipped, self.max_skips)
         self.snapshot.restore_buffers()
-        for parameter in task.parameters():  # an optimiser passes over what has no gradient
-            parameter.grad = None
+        _drop_gradients(task)
         self.snapshot.updating = True
 
     def _report(self, trainer: pl.Trainer, task: Any, grad_norm: float, losses: list[float]) -> str:
@@ -141,6 +141,12 @@ class NanGuard(Callback):
             text = "\n  ".join(shortened(facts, file))
             rich.get_console().print(text, highlight=False, soft_wrap=True, markup=False)
         return f"{facts['what']} at step {facts['step']}; report: {file.with_suffix('.md')}"
+
+
+def _drop_gradients(task: Any) -> None:
+    """An optimiser passes over what has no gradient, and callbacks see that there is no update."""
+    for parameter in task.parameters():
+        parameter.grad = None
 
 
 LARGE = 1000.0
@@ -166,7 +172,12 @@ def collect_report(
         grad_norm: L2 norm of all gradients.
         config: of the run; `{}` leaves it out of the report.
     """
-    given = {n: whole(p.grad) for n, p in task.named_parameters() if p.grad is not None}
+    scale = task.gradient_scale(trainer.optimizers[0])
+    given = {
+        n: whole(p.grad if scale is None else p.grad / scale)
+        for n, p in task.named_parameters()
+        if p.grad is not None
+    }
     gradients = {name: gradient for name, gradient in given.items() if not _idle(gradient)}
     weights = {n: whole(p) for n, p in task.named_parameters()} | dict(task.named_buffers())
     micro = trainer.fit_loop.epoch_loop.total_batch_idx

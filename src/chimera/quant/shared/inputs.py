@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Literal, Protocol, cast, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -118,10 +119,8 @@ class PerChannel(nn.Module):
 
     def after(
         self, rotation: Rotation, x: Float[Tensor, "*b d"], dtype: torch.dtype
-    ) -> Float[Tensor, "*b d"] | None:
-        """The same of rotated x in `dtype` by kernels; None where they do not serve."""
-        if not (self.training and rotation.fast and rotated.serves(x, rotation.n)):
-            return None
+    ) -> Float[Tensor, "*b d"]:
+        """The same of rotated x in `dtype`, by kernels."""
         peak = reduce.largest(rotated.peaks(x, rotation.matrix, rotation.n))
         self._observe(peak)
         given = rotation.matrix, rotation.n, peak, self.bits, self.nudge, dtype
@@ -198,11 +197,33 @@ def rounded(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"
         return cast(Tensor, inputs(widen(x), output_dtype(x)))
     if not (isinstance(inputs, nn.Sequential) and isinstance(inputs[0], Rotation)):
         return cast(Tensor, inputs(widen(x)).to(x.dtype))
-    if isinstance(inputs[1], PerChannel):
-        made = inputs[1].after(inputs[0], x, output_dtype(x))
-        if made is not None:
-            return made
+    if _by_kernels(inputs, x):
+        return cast(PerChannel, inputs[1]).after(inputs[0], x, output_dtype(x))
     return cast(Tensor, inputs(x).to(x.dtype))
+
+
+def product(
+    inputs: nn.Module,
+    x: Float[Tensor, "*b i"],
+    weight: Float[Tensor, "o i"],
+    bias: Float[Tensor, " o"] | None,
+) -> Float[Tensor, "*b o"]:
+    """`F.linear(rounded(inputs, x), weight, bias)`."""
+    made = rounded(inputs, x)
+    if not _by_kernels(inputs, x):
+        return F.linear(made, weight, bias)
+    rotation = cast(Rotation, cast(nn.Sequential, inputs)[0])
+    given = made.detach(), weight.to(made.dtype), rotation.matrix, rotation.n
+    y = rotated.product(x, *given)
+    return y if bias is None else y + bias.to(y.dtype)
+
+
+def _by_kernels(inputs: nn.Module, x: Tensor) -> bool:
+    """Whether kernels rotate x and round it to a grid per channel."""
+    if not (isinstance(inputs, nn.Sequential) and isinstance(inputs[0], Rotation)):
+        return False
+    per_channel = isinstance(inputs[1], PerChannel) and inputs.training
+    return per_channel and inputs[0].fast and rotated.serves(x, inputs[0].n)
 
 
 class Rotation(nn.Module):

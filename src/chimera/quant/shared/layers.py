@@ -25,7 +25,7 @@ from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
 from chimera.quant.shared.codes import CodeCache, Compute, arithmetic
-from chimera.quant.shared.inputs import PerToken, Ties, on_grid, rounded
+from chimera.quant.shared.inputs import PerToken, Ties, on_grid, product, rounded
 from chimera.quant.shared.packed import (
     PackedIntegerEmbedding,
     PackedIntegerLinear,
@@ -53,10 +53,19 @@ class Linear(nn.Linear):
     def joined(self, x: Float[Tensor, "*b i"], groups: Sequence[Any]) -> tuple[Tensor, ...]:
         """What layers that are alike give for x, those of a group side by side."""
         layers = [layer for group in groups for layer in group]
-        weight = torch.cat([layer.quantised() for layer in layers])
-        bias = None if self.bias is None else torch.cat([layer.bias for layer in layers])
+        # A graph casts what it joins before it does, as it casts whole; elsewhere that is kernels.
+        dtype = output_dtype(x) if torch.compiler.is_compiling() else self.weight.dtype
+        weight = torch.cat([layer.quantised().to(dtype) for layer in layers])
+        biases = [layer.bias.to(dtype) for layer in layers if self.bias is not None]
+        bias = torch.cat(biases) if biases else None
         widths = [sum(layer.out_features for layer in group) for group in groups]
-        return F.linear(x, weight, bias).split(widths, -1)
+        return self.multiplied(x, weight, bias).split(widths, -1)
+
+    def multiplied(
+        self, x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None
+    ) -> Float[Tensor, "*b o"]:
+        """x with a weight of the forward pass."""
+        return F.linear(x, weight, bias)
 
     def quantised(self) -> Float[Tensor, "o i"]:
         """The weight of the forward pass."""
@@ -165,7 +174,12 @@ class QuantisedLinear(Linear):
         with torch.no_grad():
             for layer in [layer for group in groups for layer in group][1:]:
                 rounded(layer.inputs, x)  # for the statistics that its grid keeps
-        return super().joined(rounded(self.inputs, x), groups)
+        return super().joined(x, groups)
+
+    def multiplied(
+        self, x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None
+    ) -> Float[Tensor, "*b o"]:
+        return product(self.inputs, x, weight, bias)
 
     def rounded(self) -> Codes:
         """Codes of the weight, made once until it changes."""
@@ -177,7 +191,7 @@ class QuantisedLinear(Linear):
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         if self.compute == "simulate":
-            return F.linear(rounded(self.inputs, x), self.quantised(), self.bias)
+            return self.multiplied(x, self.quantised(), self.bias)
         y = self._product(*on_grid(self.inputs, widen(x)), self.rounded(), output_dtype(x))
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
