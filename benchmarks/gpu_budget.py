@@ -176,7 +176,6 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
     for group in optimizer.param_groups:
         group["foreach"] = False
     batch = batch_of(task, preset) | ({} if hashed else {"draws": None})
-    tracker = torch.zeros((), dtype=torch.int32)
     scaler = SimpleNamespace(scale=lambda loss: loss * torch.ones(()))
     plugin = SimpleNamespace(scaler=scaler if preset.precision == "fp16" else None)
     task._trainer = SimpleNamespace(
@@ -206,9 +205,6 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
             reads = counted.reads
             optimizer.step()
             counted.reads = reads  # it reads its numbers of steps, which are on the host
-            if plugin.scaler:
-                found_inf = optimizer.found_inf  # type: ignore[attr-defined]
-                torch._amp_update_scale_(torch.ones(()), tracker, found_inf, 2.0, 0.5, 2000)
 
     return step
 

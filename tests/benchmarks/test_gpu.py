@@ -12,9 +12,9 @@ from benchmarks.gpu import meter
 from benchmarks.gpu.__main__ import WAVES, main
 from benchmarks.gpu.fused import fused
 from benchmarks.gpu.job import HALF, Setting
-from benchmarks.gpu.loop import Watch, loop
+from benchmarks.gpu.loop import ORDINARY, Reads, Watch, loop, train
 from benchmarks.gpu.meter import measured, traced
-from benchmarks.gpu.steps import PRESETS, Preset
+from benchmarks.gpu.steps import PRESETS, Preset, write_text
 from benchmarks.gpu_budget import Budget, budget, held
 
 from chimera.paths import ROOT
@@ -128,6 +128,14 @@ def test_a_step_waits_for_nothing_before_its_update_and_compiles_once() -> None:
     assert found["graphs"] == found["graphs_auto"] == once
     assert found["breaks"] == found["breaks_auto"] == 0
     assert min(found["callbacks_ms"], found["loader_ms"]) > 0
+
+
+def test_a_step_in_fp16_waits_no_more(tmp_path: Path) -> None:
+    write_text(tmp_path, 1000, 100_000)
+    with Reads() as reads:
+        train(Preset(["preset=bert_base", "model.depth=2"], "fp16", 2, 32), tmp_path, reads)
+    seen = [{kind: sum(x.values()) for kind, x in reads.steps[n - 1].items()} for n in ORDINARY]
+    assert seen == [{"early": 0, "late": 1}] * len(ORDINARY)
 
 
 def test_what_counts_as_a_wait() -> None:
