@@ -61,12 +61,17 @@ def decoder(mixer: str, position: str = "none") -> Preset:
     return Preset([*DECODER, f"mixer={mixer}", f"position={position}"], "bf16", 16, 1024, 256)
 
 
+def titan(batch: int) -> Preset:
+    """TITAN without gradient checkpointing."""
+    words = ["preset=titan_bert_ultra", "model.gradient_checkpointing=false"]
+    return Preset(words, "fp16", batch, 512, 50000)
+
+
 PRESETS = {
     "bert": Preset(["preset=bert_base"]),
     "bitnet": Preset(["preset=bitnet_qdyt_base"]),
-    "titan": Preset(
-        ["preset=titan_bert_ultra", "model.gradient_checkpointing=false"], "fp16", 2, 512, 50000
-    ),
+    "titan": titan(2),
+    "titan8": titan(8),
     "attention": decoder("attention", "rope"),
     **{mixer: decoder(mixer) for mixer in ("gated_delta", "retnet", "mamba2")},
     "hf": Preset([]),
@@ -84,7 +89,7 @@ WAVES = [
         "gated_delta auto, retnet auto, gated_delta, titan",
         "titan auto, titan graphs, retnet, bitnet graph, hf whole, bert compiled",
         "mamba2 auto, gated_delta graph, mamba2",
-        "retnet graph, mamba2 graph, bert overhead",
+        "retnet graph, mamba2 graph, bert overhead, titan8 graphs",
     )
 ]
 
@@ -94,7 +99,7 @@ def main(setting: Setting, label: str) -> dict[str, Any]:
     name, _, kind = label.partition(" ")
     preset = PRESETS[name]
     if setting.tiny:
-        extra = [*SMALL, *["mixer.members.retnet.heads=4"] * (name == "titan")]
+        extra = [*SMALL, *["mixer.members.retnet.heads=4"] * name.startswith("titan")]
         preset = Preset([*preset.words, *extra], preset.precision, 2, 32, 256)
     if name == "hf":
         row = hugging_face(setting, preset, kind)
