@@ -28,6 +28,7 @@ from torch._inductor import compile_fx, ir, scheduler
 from torch._inductor import config as inductor
 from torch._inductor.codegen.common import get_scheduling_for_device
 from torch._inductor.debug import DebugContext
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.scheduler import (
@@ -225,7 +226,22 @@ def moved_by(node: BaseSchedulerNode) -> int:
     whole = {name: V.graph.get_buffer(name).get_layout().storage_size() for name in slices}
     sizes = {name: n * V.graph.get_dtype(name).itemsize for name, n in whole.items()}
     left_out = sum(max(0, sizes[name] - read) for name, read in slices.items())
-    return int(node.get_read_write_buffers_sizes() - left_out)
+    return int(sum(_touched(node).values()) - left_out)
+
+
+def _touched(node: BaseSchedulerNode) -> dict[str, int]:
+    """Bytes of each buffer that a node's loops reach; Inductor's own count of fused nodes is whole.
+
+    An index that is a number of another tensor may reach all of the buffer.
+    """
+    found = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+    reached: dict[str, float] = dict.fromkeys(found, 0)
+    for dep in node.read_writes.reads_and_writes():
+        if dep.name in found:
+            known = isinstance(dep, MemoryDep)
+            size = dep.get_numel() * V.graph.get_dtype(dep.name).itemsize if known else math.inf
+            reached[dep.name] += float(size)
+    return {name: int(min(size, reached[name])) for name, size in found.items()}
 
 
 def product(made: Any) -> tuple[float, torch.dtype]:
