@@ -230,17 +230,16 @@ def moved_by(node: BaseSchedulerNode) -> int:
 
 
 def _touched(node: BaseSchedulerNode) -> dict[str, int]:
-    """Bytes of each buffer that a node's loops reach; Inductor's own count of fused nodes is whole.
-
-    An index that is a number of another tensor may reach all of the buffer.
-    """
+    """Bytes of each buffer that a node's loops reach; Inductor counts all of it for fused nodes."""
     found = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
     reached: dict[str, float] = dict.fromkeys(found, 0)
     for dep in node.read_writes.reads_and_writes():
         if dep.name in found:
-            known = isinstance(dep, MemoryDep)
-            size = dep.get_numel() * V.graph.get_dtype(dep.name).itemsize if known else math.inf
-            reached[dep.name] += float(size)
+            size = math.inf
+            if isinstance(dep, MemoryDep):  # an index read from a tensor is one a round of the loop
+                rounds = math.prod(dep.size) if dep.is_indirect() else dep.get_numel()
+                size = float(rounds * V.graph.get_dtype(dep.name).itemsize)
+            reached[dep.name] += size
     return {name: int(min(size, reached[name])) for name, size in found.items()}
 
 
