@@ -177,7 +177,9 @@ def step_of(task: Any, preset: Preset, *, hashed: bool) -> Callable[[Budget], No
         group["foreach"] = False
     batch = batch_of(task, preset) | ({} if hashed else {"draws": None})
     scaler = SimpleNamespace(scale=lambda loss: loss * torch.ones(()))
-    plugin = SimpleNamespace(scaler=scaler if preset.precision == "fp16" else None)
+    plugin = SimpleNamespace(
+        scaler=scaler if preset.precision == "fp16" else None, scales_until_update=True
+    )
     task._trainer = SimpleNamespace(
         accumulate_grad_batches=1,
         precision_plugin=plugin,

@@ -10,6 +10,8 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
+from torch import nn
 
 from chimera.callback.log.metrics import GradientNorms
 from chimera.data.batch.loader import ResumableLoader
@@ -17,7 +19,7 @@ from chimera.data.batch.module import DataModule
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
 from chimera.task.base import Guard
-from chimera.train.trainer import precision_arguments
+from chimera.train.scaler import DeviceScaled
 from tests.kit import QUIET
 from tests.task.kit import TASKS, Made, mlm
 
@@ -75,35 +77,53 @@ class Lenient(Guard):
             parameter.grad = None
 
 
+class Reader(pl.Callback):
+    """Reads gradients before the update, as a user's callback may."""
+
+    norm = 0.0
+
+    def on_before_optimizer_step(self, trainer: Any, task: Any, optimizer: Any) -> None:
+        self.norm = float(nn.utils.get_total_norm([p.grad for p in task.parameters()]))
+
+
 def test_a_fused_step_in_fp16_is_the_step_by_operations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of unscaled, clipped gradients; both leave out steps that overflow, and scale alike."""
-    found, scales = [], []
-    for unfused in (("cpu",), ()):
+    """Of unscaled, clipped gradients; all leave out steps that overflow, and scale alike."""
+    found, numbers = [], []
+    for name, unfused, more in (
+        ("apart", ("cpu",), []), ("fused", (), []), ("read", (), [Reader()]), ("plain", (), []),
+    ):  # fmt: skip
         monkeypatch.setattr("chimera.task.base.UNFUSED", unfused)
-        task, data = mlm(tmp_path / str(len(unfused)), 12)
-        norms = GradientNorms(every=12)
-        limits: dict[str, Any] = {"max_steps": 12, "gradient_clip_val": 1e-3, "callbacks": [norms]}
-        trainer = pl.Trainer(**precision_arguments("fp16", "cpu"), **limits, **QUIET)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3)
-        trainer.precision_plugin.scaler = scaler  # type: ignore[attr-defined]
+        task, data = mlm(tmp_path / name, 12)
         task.guard = Lenient()
+        norms = GradientNorms(every=12)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3)
+        plugin = (MixedPrecision if name == "plain" else DeviceScaled)("16-mixed", "cpu", scaler)
+        trainer = pl.Trainer(
+            plugins=[plugin],
+            max_steps=12,
+            gradient_clip_val=1e-3,
+            callbacks=[norms, *more],
+            **QUIET,
+        )
         before = [p.detach().clone() for p in task.parameters()]
         trainer.fit(task, datamodule=data)
         assert trainer.optimizers[0].param_groups[0]["fused"] is (not unfused)
+        assert (task.gradient_scale(trainer.optimizers[0]) is not None) == (name == "fused")
         after = [p.detach() for p in task.parameters()]
         assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
         found.append(after)
-        scales.append((scaler.state_dict(), task.loss_scale, task.grad_norm))
         whole = math.hypot(*norms.norms.values())  # of the last step, by component
         assert whole == pytest.approx(task.grad_norm, rel=1e-5)
-    (state, scale, norm), (other, other_scale, other_norm) = scales
-    assert state == other
-    assert scale == other_scale < 2.0**22
-    assert norm == pytest.approx(other_norm, rel=1e-5)
-    for a, b in zip(*found, strict=True):
-        assert torch.allclose(a, b, rtol=1e-5, atol=1e-7)
+        assert all(reader.norm == pytest.approx(task.grad_norm, rel=1e-5) for reader in more)
+        numbers.append((scaler.state_dict(), task.loss_scale, task.grad_norm))
+    for (state, scale, norm), after in zip(numbers, found, strict=True):
+        assert state == numbers[0][0]
+        assert scale == numbers[0][1] < 2.0**22
+        assert norm == pytest.approx(numbers[0][2], rel=1e-5)
+        for a, b in zip(found[0], after, strict=True):
+            assert torch.allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
 class Recorder(pl.Callback):

@@ -78,7 +78,8 @@ def product(
 class _Product(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rounded: Tensor, weight: Tensor, h: Tensor, n: int) -> Tensor:
-        ctx.save_for_backward(rounded, weight, h)
+        of_x, _, of_weight, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(rounded if of_weight else None, weight if of_x else None, h)
         ctx.n, ctx.dtype = n, x.dtype
         return F.linear(rounded, weight)
 
@@ -87,10 +88,10 @@ class _Product(Function):
         (g,) = grads
         rounded, weight, h = ctx.saved_tensors
         dx = dw = None
-        if ctx.needs_input_grad[0]:
+        if weight is not None:
             dx = (g @ rotate_to(weight, h, ctx.n, weight.dtype)).to(ctx.dtype)
-        if ctx.needs_input_grad[2]:
-            dw = g.flatten(0, -2).T @ rounded.flatten(0, -2)
+        if rounded is not None:
+            dw = g.reshape(-1, g.shape[-1]).T @ rounded.reshape(-1, rounded.shape[-1])
         return dx, None, dw, None, None
 
 

@@ -392,7 +392,7 @@ class Task(pl.LightningModule):
             _inner(optimizer).found_inf = broken.float()
             norm = norm.masked_fill(broken, 0.0)  # the guard reports gradients as they are
             self.guard.begin_update()
-            if gradient_clip_val and self.device.type not in UNFUSED:
+            if gradient_clip_val and (scale is not None or self.device.type not in UNFUSED):
                 clip = (norm / gradient_clip_val).clamp(min=1.0)
                 scale = clip if scale is None else clip * scale
             if scale is not None:
@@ -413,18 +413,26 @@ class Task(pl.LightningModule):
         """Whether the optimiser changes nothing in a step whose `found_inf` on the device is 1.
 
         torch's fused SGD does not: it leaves a first step out with momenta that hold anything.
-        Several processes have to agree first, and what clips single gradients, or adds to them,
-        must not see them scaled.
+        Several processes have to agree first. With a scaler the gradients are scaled until then
+        (`train.scaler`), which what clips them by value, or hooks that see them, must allow.
         """
-        trainer = getattr(self, "_trainer", None)
+        trainer: Any = getattr(self, "_trainer", None)
         return (
             isinstance(_inner(optimizer), torch.optim.Adam)
             and all(group["fused"] for group in optimizer.param_groups)
             and reduce.participants() == 1
             and trainer is not None
             and trainer.gradient_clip_algorithm != "value"
-            and not any(getattr(each, "adds_to_gradients", False) for each in trainer.callbacks)
+            and (self._scaler() is None or self._may_be_scaled(trainer))
         )
+
+    def _may_be_scaled(self, trainer: Any) -> bool:
+        """Whether the plugin leaves gradients scaled, and hooks before the update can take it."""
+        hook = "on_before_optimizer_step"
+        others = [x for x in trainer.callbacks if not getattr(x, "takes_scaled_gradients", False)]
+        unseen = all(getattr(type(x), hook) is getattr(pl.Callback, hook) for x in others)
+        unseen &= getattr(type(self), hook) is getattr(pl.LightningModule, hook)
+        return unseen and getattr(trainer.precision_plugin, "scales_until_update", False)
 
     def gradient_scale(self, optimizer: Any) -> Tensor | None:
         """Factor of fp16's scaler that gradients have until the update; None if they have none."""

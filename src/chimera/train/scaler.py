@@ -18,6 +18,8 @@ class DeviceScaled(MixedPrecision):
     after the guard has seen the step.
     """
 
+    scales_until_update = True  # where the task leaves steps out
+
     def optimizer_step(  # type: ignore[override]
         self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any
     ) -> Any:

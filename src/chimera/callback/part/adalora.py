@@ -39,8 +39,6 @@ class RankBudget(OnUpdate):
         penalty: `squared` norms, as in the paper, or the `norm` itself, as in the authors' code.
     """
 
-    adds_to_gradients = True
-
     def __init__(
         self,
         *,

@@ -38,6 +38,8 @@ class QDyTSchedule(OnUpdate):
 
     method = "begin_calibration"
 
+    takes_scaled_gradients = True
+
     def __init__(
         self,
         *,

@@ -22,7 +22,6 @@ class GateUpdate(OnUpdate):
     """
 
     method = "after_step"
-    adds_to_gradients = True
 
     def __init__(self, *, show: bool = True) -> None:
         self.show = show
