@@ -71,7 +71,8 @@ def test_the_layers_inputs_are_the_same_by_both(
 @pytest.mark.parametrize(("n", "blocks"), [(64, 3), (512, 1)])
 def test_a_product_rotates_its_weight_for_the_gradient(n: int, blocks: int, compiled: bool) -> None:
     """Its gradients are those of a product of the rotated input, in bf16 within its rounding."""
-    x, weight = torch.randn(2, 40, n * blocks).double(), torch.randn(24, n * blocks).double()
+    x = torch.randn(2, 40, n * blocks).double()
+    weight = torch.randn(24, n * blocks).double()
     h = hadamard.signs(min(n, hadamard.WIDEST))
     made = hadamard.rotate_fast(x, h, n).round(decimals=1)
 

@@ -90,7 +90,8 @@ def test_a_fused_step_in_fp16_is_the_step_by_operations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of unscaled, clipped gradients; all leave out steps that overflow, and scale alike."""
-    found, numbers = [], []
+    found: list[Any] = []
+    numbers: list[Any] = []
     for name, unfused, more in (
         ("apart", ("cpu",), []), ("fused", (), []), ("read", (), [Reader()]), ("plain", (), []),
     ):  # fmt: skip
