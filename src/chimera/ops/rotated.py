@@ -78,8 +78,8 @@ def product(
 class _Product(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rounded: Tensor, weight: Tensor, h: Tensor, n: int) -> Tensor:
-        of_x, _, of_weight, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(rounded if of_weight else None, weight if of_x else None, h)
+        kept = rounded if ctx.needs_input_grad[2] else None
+        ctx.save_for_backward(kept, weight if ctx.needs_input_grad[0] else None, h)
         ctx.n, ctx.dtype = n, x.dtype
         return F.linear(rounded, weight)
 
@@ -87,9 +87,10 @@ class _Product(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = grads
         rounded, weight, h = ctx.saved_tensors
-        dx = dw = None
+        dx: Tensor | None = None
         if weight is not None:
             dx = (g @ rotate_to(weight, h, ctx.n, weight.dtype)).to(ctx.dtype)
+        dw: Tensor | None = None
         if rounded is not None:
             dw = g.reshape(-1, g.shape[-1]).T @ rounded.reshape(-1, rounded.shape[-1])
         return dx, None, dw, None, None
