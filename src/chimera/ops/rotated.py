@@ -80,7 +80,8 @@ class _Product(Function):
     def forward(ctx: Any, x: Tensor, rounded: Tensor, weight: Tensor, h: Tensor, n: int) -> Tensor:
         kept = rounded if ctx.needs_input_grad[2] else None
         ctx.save_for_backward(kept, weight if ctx.needs_input_grad[0] else None, h)
-        ctx.n, ctx.dtype = n, x.dtype
+        ctx.n = n
+        ctx.dtype = x.dtype
         return F.linear(rounded, weight)
 
     @staticmethod
