@@ -64,7 +64,7 @@ def test_the_layers_inputs_are_the_same_by_both(
         inputs.rounded(layer.eval(), x)
         monkeypatch.undo()
     for got, want in zip(*found, strict=True):
-        assert torch.allclose(got, want, rtol=1e-4, atol=1e-5)
+        assert (got - want).norm() <= 1e-5 * want.norm()  # sums of terms that cancel
 
 
 @pytest.mark.parametrize("compiled", [False, True])
