@@ -236,7 +236,7 @@ def _touched(node: BaseSchedulerNode) -> dict[str, int]:
     for dep in node.read_writes.reads_and_writes():
         if dep.name in found:
             size = math.inf
-            if isinstance(dep, MemoryDep):  # an index read from a tensor is one a round of the loop
+            if isinstance(dep, MemoryDep):  # an indirect index reaches one entry an iteration
                 rounds = math.prod(dep.size) if dep.is_indirect() else dep.get_numel()
                 size = float(rounds * V.graph.get_dtype(dep.name).itemsize)
             reached[dep.name] += size

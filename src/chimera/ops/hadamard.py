@@ -89,7 +89,7 @@ class _Butterfly(Function):
 
 
 def rotate_to(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    """`rotate_fast` in another type, without a gradient."""
+    """x·H in `dtype`, without a gradient; arguments as for `rotate_fast`."""
     if few_kernels(x):  # in place, each stage takes three
         return _products(x, h, n, dtype)
     h = h[:RADIX, :RADIX]  # Sylvester's matrix of that order
@@ -108,7 +108,7 @@ def _products(x: Tensor, h: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     sums = torch.compiler.is_compiling()
     with autocast_off(x):
         if sums and x.dtype in HALF and n <= LARGEST:
-            exact = n.bit_length() % 2 == 1  # n^−½ is a power of 2, and need not wait for the sums
+            exact = n.bit_length() % 2 == 1  # n^−½ is a power of 2, exact in half precision
             matrix = signs(n, x.device) * (n**-0.5 if exact else 1)
             factors = x.reshape(-1, n), matrix.to(x.dtype)
             y = torch.mm(*factors) if dtype == x.dtype else half_product(*factors)

@@ -68,9 +68,9 @@ def product(
     h: Float[Tensor, "r r"],
     n: int,
 ) -> Float[Tensor, "*b o"]:
-    """x̂ Wᵀ with x̂ = `rounded`, of rotated x; the weight in x̂'s type.
+    """Product x̂ Wᵀ, where x̂ = `rounded` is x rotated and rounded; W has the type of x̂.
 
-    The gradient of x is (g W) H = g (W H): a rotation of the weight, not one of every token.
+    The gradient of x is (g W) H = g (W H). Rotating W once is cheaper than rotating every token.
     """
     return _Product.apply(x, rounded, weight, h, n)
 

@@ -413,8 +413,8 @@ class Task(pl.LightningModule):
         """Whether the optimiser changes nothing in a step whose `found_inf` on the device is 1.
 
         torch's fused SGD does not: it leaves a first step out with momenta that hold anything.
-        Several processes have to agree first. With a scaler the gradients are scaled until then
-        (`train.scaler`), which what clips them by value, or hooks that see them, must allow.
+        Several processes have to agree first. In fp16 gradients stay scaled until the update
+        (`train.scaler`); clipping by value, and hooks before the update, need them unscaled.
         """
         trainer: Any = getattr(self, "_trainer", None)
         return (
@@ -427,7 +427,7 @@ class Task(pl.LightningModule):
         )
 
     def _may_be_scaled(self, trainer: Any) -> bool:
-        """Whether the plugin leaves gradients scaled, and hooks before the update can take it."""
+        """Whether the plugin leaves gradients scaled and no hook before the update forbids it."""
         hook = "on_before_optimizer_step"
         others = [x for x in trainer.callbacks if not getattr(x, "takes_scaled_gradients", False)]
         unseen = all(getattr(type(x), hook) is getattr(pl.Callback, hook) for x in others)
@@ -435,7 +435,7 @@ class Task(pl.LightningModule):
         return unseen and getattr(trainer.precision_plugin, "scales_until_update", False)
 
     def gradient_scale(self, optimizer: Any) -> Tensor | None:
-        """Factor of fp16's scaler that gradients have until the update; None if they have none."""
+        """Factor by which fp16's gradients are scaled until the update; None if unscaled."""
         scaler = self._scaler()
         if scaler is None or not self.leaves_out(optimizer):
             return None

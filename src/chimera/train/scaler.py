@@ -11,11 +11,11 @@ from chimera.task.base import Task
 
 
 class DeviceScaled(MixedPrecision):
-    """Lightning's fp16, with an update that unscales, clips and leaves itself out on the device.
+    """Lightning's fp16, in which the optimiser itself unscales gradients and skips an overflow.
 
-    Lightning passes over all gradients to unscale them, and reads whether they are finite before it
-    starts the update. Where `Task.leaves_out`, torch's fused Adam does both, and the scale changes
-    after the guard has seen the step.
+    Lightning unscales all gradients in a pass of its own, and waits for the device to say whether
+    they are finite. torch's fused Adam does both on the device. This plugin lets it, if
+    `Task.leaves_out` says so, and changes the scale after the guard has checked the step.
     """
 
     scales_until_update = True  # where the task leaves steps out
@@ -29,7 +29,7 @@ class DeviceScaled(MixedPrecision):
         assert scaler is not None
         result = Precision.optimizer_step(self, optimizer, model, closure, **kwargs)
         model.read_step()
-        # What `unscale_` would note; the scaler has no public way to take it.
+        # `unscale_` records this; the scaler has no public method for it.
         found = optimizer.found_inf
         scaler._found_inf_per_device(optimizer)[found.device] = found
         scaler.update()
