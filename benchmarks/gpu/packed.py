@@ -24,6 +24,8 @@ from chimera.ops.grid import rms_codes
 from chimera.quant.bitnet158 import BitNet158
 
 WIDTH, TOKENS, EPS = 4096, (1, 16, 64, 512), 1e-6
+#: Tokens up to which the product has a kernel that also scales (`ops.packed_triton.FEW`).
+MOST = 64
 #: Four times the cache.
 CACHES = 200 * 2**20
 
@@ -73,7 +75,9 @@ def graphed(setting: Setting, name: str, module: Any, m: int) -> tuple[Any, int]
     try:
         for one in [module, *(copy.deepcopy(module) for _ in range(copies - 1))]:
             calls.append(partial(one, x))
-            if name == "product":
+            if name == "product" and m > MOST:
+                calls[-1] = partial(products.product, codes, one.bits)
+            elif name == "product":
                 given = (codes, step, one.bits, one.scale, None, x.dtype)
                 calls[-1] = partial(products.scaled, *given)
         return setting.captured(lambda: [call() for call in calls]), copies

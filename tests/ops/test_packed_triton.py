@@ -6,11 +6,9 @@ installed (no CPU build of torch brings it).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -26,8 +24,8 @@ from chimera.quant.bitnet158 import BitNet158
 from chimera.quant.bitnet_v2 import BitNetV2
 from chimera.quant.hbit import HBit
 from chimera.quant.ternary_weight import TernaryWeight
+from tests.ops.interpreter import interpreted, needs_triton
 
-needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 on_gpu = torch.cuda.is_available() and torch.cuda.get_device_capability() >= ops_kernels.AMPERE
 needs_gpu = pytest.mark.skipif(not on_gpu, reason="no GPU since Ampere here")
 DEVICE = "cuda" if on_gpu else "cpu"
@@ -57,16 +55,15 @@ def round_to_bfloat16(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def kernels() -> Iterator[ModuleType]:
-    """The module, interpreted on a CPU; imported anew afterwards, by whoever wants it compiled."""
+    """The module, interpreted on a CPU."""
     name = "chimera.ops.packed_triton"
-    with pytest.MonkeyPatch.context() as patch:
-        if DEVICE == "cpu":
-            patch.setenv("TRITON_INTERPRET", "1")
-            patch.delitem(sys.modules, name, raising=False)
-            round_to_bfloat16(patch)
+    if DEVICE == "cuda":
         yield import_module(name)
-        if DEVICE == "cpu":
-            sys.modules.pop(name, None)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for module in interpreted(name):
+            round_to_bfloat16(patch)
+            yield module
 
 
 def draw(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,6 +99,7 @@ def test_sums_are_exact(kernels: ModuleType, m: int, n: int, k: int, largest: bo
     sums = kernels.product(a, two_bits.pack(codes))
     assert sums.dtype == torch.int32
     assert torch.equal(sums.double(), a.double() @ codes.double().T)
+    assert torch.equal(kernels.unpacked(two_bits.pack(codes), k), codes)
 
 
 @needs_triton
@@ -135,7 +133,7 @@ def test_a_layer_has_the_bits_of_codes_of_one_byte_and_keeps_none(
     monkeypatch.setattr(integer, "_cpu_multiplies_int8", lambda: True)
     x = torch.randn(3, 7, 131, device=DEVICE)
     x[1, 2:] = 0  # padding
-    for tokens in (x, x[:0], x[0, 0]):
+    for tokens in (x, x[:0], x[0, 0], torch.cat([x] * 4)):
         with torch.no_grad(), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
             monkeypatch.setattr(packed, "gpu", lambda device, *_: None)
             plain = layer.packed()
@@ -144,7 +142,8 @@ def test_a_layer_has_the_bits_of_codes_of_one_byte_and_keeps_none(
             monkeypatch.setattr(packed, "gpu", lambda device, *_: calls.append(device) or kernels)  # noqa: B023
             small = layer.packed()
             got = small(tokens)
-        assert len(calls) == 1
+        many = tokens.numel() > 131 * kernels.FEW
+        assert len(calls) == 1 + many  # asked for the kernel of few tokens, then for codes
         assert got.dtype == want.dtype == dtype
         assert got.shape == (*tokens.shape[:-1], 37)
         assert torch.equal(got, want)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.precision import wide
+from chimera.ops.kernels import gpu
+from chimera.ops.precision import HALF, wide
 
 #: Factor that sends halves away from zero: far from 1 for float32's noise, near for a code.
 AWAY = 1 + 2**-18
@@ -48,6 +50,10 @@ def to_codes(
     x: Float[Tensor, "*b d"], bits: int, nudge: float = 1.0
 ) -> tuple[Int8[Tensor, "*b d"], Tensor]:
     """Codes and step [… 1] of `to_grid` with the largest magnitude of each token."""
+    kernels = _kernels(x)
+    if kernels is not None:
+        codes, step, _ = kernels.rounded(x, bits, None, nudge)
+        return codes, step
     rounded, step = _rounded(x, x.abs().amax(-1, keepdim=True), bits, nudge)
     return rounded.to(torch.int8), step
 
@@ -86,11 +92,22 @@ def rms_codes(
     """Codes of `rms_grid`, their step [… 1] and rstd = 1/√(mean x² + eps) [… 1]."""
 
     def make() -> tuple[Tensor, ...]:
+        kernels = _kernels(x)
+        if kernels is not None:
+            made: tuple[Tensor, ...] = kernels.rounded(x, bits, eps, nudge)
+            return made
         rounded, step, rstd = _rms_rounded(x, bits, eps, nudge)
         return rounded.to(torch.int8), step, rstd
 
     codes, step, rstd = for_same(x, (bits, eps, torch.int8, nudge), make)
     return codes, step, rstd
+
+
+def _kernels(x: Tensor) -> ModuleType | None:
+    """Kernels in Triton that compute these codes; a compiled graph fuses torch's own."""
+    if torch.compiler.is_compiling() or x.dtype not in (torch.float32, *HALF):
+        return None
+    return gpu(x.device, "grid_triton", "codes of activations are computed by torch")
 
 
 def rms_gradient(

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int8, Int32, UInt8
 from torch import Tensor
 
 from chimera.ops.grid import FLOOR
+from chimera.ops.integer import product as codes_product
 from chimera.ops.kernels import gpu
 from chimera.ops.native import library
 from chimera.ops.two_bits import LANES
@@ -26,8 +27,11 @@ WIDEST = 2**18
 def product(
     a: Int8[Tensor, "m k"], packed: UInt8[Tensor, "n bytes"]
 ) -> Int32[Tensor, "m n"] | None:
-    """A·Cᵀ by the CPU's kernel; None without it."""
-    kernels = None if a.device.type != "cpu" else library()
+    """A·Cᵀ by the CPU's kernel, or on a GPU of unpacked codes; None without kernels."""
+    on_gpu = gpu(a.device, *KERNELS)
+    if on_gpu is not None:
+        return codes_product(a, on_gpu.unpacked(packed, a.shape[1]))
+    kernels = library() if a.is_cpu else None
     if kernels is None:
         return None
     a = F.pad(a, (0, packed.shape[1] * LANES - a.shape[1])).contiguous()
@@ -83,10 +87,10 @@ def scaled(
     bias: Float[Tensor, " n"] | None,
     dtype: torch.dtype,
 ) -> Float[Tensor, "m n"] | None:
-    """(A·Cᵀ) ⊙ step ⊙ scale + b by the GPU's kernel (`packed_triton.scaled`); None without it."""
+    """(A·Cᵀ) ⊙ step ⊙ scale + b by the GPU's kernel for few tokens (`packed_triton`), else None."""
     dtypes = (dtype, step.dtype, scale.dtype, None if bias is None else bias.dtype)
     suits = a.shape[1] < WIDEST and torch.float64 not in dtypes
     kernels = gpu(a.device, *KERNELS) if suits else None
-    if kernels is None:
+    if kernels is None or len(a) > kernels.FEW:
         return None
     return kernels.scaled(a, step, packed, scale, bias, dtype)

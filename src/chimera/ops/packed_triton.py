@@ -15,8 +15,8 @@ and sums are below 2³¹ to a width of 2¹⁸ (`packed.WIDEST`). Factors in bf16
 too, but their float32 sums only to 2²⁴, and tensor cores keep fewer bits than float32.
 
 Steps and scales are applied to the sums in float32, in the order of torch's own path and without
-fused multiply-adds, so both paths give the same bits. Weights are read in no other format, and no
-unpacked copy is written to memory.
+fused multiply-adds, so both paths give the same bits. A layer reads weights in no other format for
+few tokens; for more it unpacks them once and multiplies by torch's int8 product.
 
 Importing this module imports Triton. `kernels.gpu` decides whether it serves.
 """
@@ -35,37 +35,37 @@ from torch import Tensor
 from chimera.ops.two_bits import pack
 
 
-# The kernel calls only Triton's built-in operations. Those of its library written in Triton, like
-# tl.zeros and tl.sum, cannot be interpreted if Triton was imported before TRITON_INTERPRET was set.
 @triton.jit(do_not_specialize=["m"])
 def _kernel(  # type: ignore[no-untyped-def]
-    a, packed, step, scale, bias, out, m, n, k, width,
-    PER_ROW: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BYTES: tl.constexpr,
+    a, packed, step, scale, bias, out, m, n, k, width, PER_ROW: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, PARTS: tl.constexpr, BYTES: tl.constexpr,
 ):  # fmt: skip
     """One tile [M N] of the result, over all k; with no step, the sums themselves."""
     tokens = tl.program_id(0) * M + tl.arange(0, M)
     rows = tl.program_id(1) * N + tl.arange(0, N)
     is_token, is_row = tokens < m, rows < n
-    a += tokens.to(tl.int64)[:, None] * k
-    packed += rows.to(tl.int64)[None, :] * width
-    sums = tl.full((M, N), 0, tl.int32)
-    for start in range(0, width, BYTES):
-        byte = start + tl.arange(0, BYTES)
-        quads = tl.load(packed + byte[:, None], (byte < width)[:, None] & is_row[None, :], other=0)
+    part = tl.arange(0, PARTS)[:, None] * BYTES + tl.arange(0, BYTES)[None, :]
+    a += tokens.to(tl.int64)[None, :, None] * k
+    packed += rows.to(tl.int64)[None, None, :] * width
+    sums = tl.full((PARTS, M, N), 0, tl.int32)
+    for start in range(0, width, PARTS * BYTES):
+        byte = start + part
+        known = (byte < width)[:, :, None] & is_row[None, None, :]
+        quads = tl.load(packed + byte[:, :, None], known, other=0)
         first = byte // 32 * 128 + byte % 32
         for lane in tl.static_range(4):
-            place = first + 32 * lane
+            place = (first + 32 * lane)[:, None, :]
             # Zeros beyond the width, whatever the code there.
-            codes = tl.load(a + place[None, :], is_token[:, None] & (place < k)[None, :], other=0)
+            codes = tl.load(a + place, is_token[None, :, None] & (place < k), other=0)
             weights = ((quads << 6 - 2 * lane & 0xC0) ^ 0x40).to(tl.int8, bitcast=True)
             sums = tl.dot(codes, weights, sums, out_dtype=tl.int32)
-    sums = -sums >> 6
+    total = -tl.sum(sums, 0) >> 6
     place = tokens.to(tl.int64)[:, None] * n + rows[None, :]
     mask = is_token[:, None] & is_row[None, :]
     if step is None:
-        tl.store(out + place, sums, mask)
+        tl.store(out + place, total, mask)
     else:
-        y = sums.to(tl.float32) * tl.load(step + tokens, is_token, other=0)[:, None]
+        y = total.to(tl.float32) * tl.load(step + tokens, is_token, other=0)[:, None]
         if PER_ROW:
             y *= tl.load(scale + rows, is_row, other=0).to(tl.float32)[None, :]
         else:
@@ -75,29 +75,51 @@ def _kernel(  # type: ignore[no-untyped-def]
         tl.store(out + place, y.to(out.dtype.element_ty), mask)
 
 
+@triton.jit
+def _unpacked(packed, codes, k, width, BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Codes of some bytes of a row, one in a byte."""
+    row = tl.program_id(0).to(tl.int64)
+    byte = tl.program_id(1) * BYTES + tl.arange(0, BYTES)
+    quads = tl.load(packed + row * width + byte, byte < width, other=0)
+    first = byte // 32 * 128 + byte % 32
+    for lane in tl.static_range(4):
+        place = first + 32 * lane
+        code = (quads >> 2 * lane & 3).to(tl.int8) - 1
+        tl.store(codes + row * k + place, code, place < k)
+
+
 class Tile(NamedTuple):
-    """Tile of a program: tokens, rows, bytes of a row at a time; and Triton's launch options."""
+    """Tile of a program: tokens, rows, parts of a row at a time, their bytes; Triton's options."""
 
     M: int
     N: int
+    PARTS: int
     BYTES: int
     num_warps: int
     num_stages: int
 
 
-#: Tiles by the largest number of tokens that they are for. Few tokens: narrow tiles, since only the
-#: rows give programs, and long ones, since weights are what is read. None needs over 99 KB of
-#: shared memory, which the smaller GPUs of a generation have.
-TILES = {16: Tile(16, 16, 128, 1, 4), 64: Tile(64, 32, 64, 4, 3)}
-LARGEST = Tile(64, 128, 64, 8, 3)
+#: Tiles by the largest number of tokens that they are for. Rows alone give too few programs to keep
+#: a GPU busy: the warps of one share the width. None needs over 99 KB of shared memory, which the
+#: smaller GPUs of a generation have.
+TILES = {16: Tile(16, 16, 8, 32, 8, 3), 64: Tile(64, 32, 2, 32, 8, 3)}
+#: More tokens than this are multiplied by unpacked codes: a tile of them would unpack each again.
+FEW = max(TILES)
 #: Bytes of an aligned load: rows of activations that are no multiple of it are filled with zeros,
 #: because they could only be read byte by byte.
 ALIGNED = 16
+#: Bytes that a program unpacks.
+UNPACKED = 512
 
 
-def tile(m: int) -> Tile:
-    """Tile for m tokens. It changes no result: sums are integers."""
-    return next((each for most, each in TILES.items() if m <= most), LARGEST)
+def unpacked(packed: UInt8[Tensor, "n bytes"], k: int) -> Int8[Tensor, "n k"]:
+    """Codes of k channels, one in a byte."""
+    n, width = packed.shape
+    codes = torch.empty(n, k, dtype=torch.int8, device=packed.device)
+    with torch.cuda.device_of(packed):
+        programs = n, triton.cdiv(width, UNPACKED)
+        _unpacked[programs](packed, codes, k, width, BYTES=UNPACKED)
+    return codes
 
 
 def product(a: Int8[Tensor, "m k"], packed: UInt8[Tensor, "n bytes"]) -> Int32[Tensor, "m n"]:
@@ -135,12 +157,13 @@ def fault(device: torch.device) -> str | None:
     Compiles every tile and compares its sums with exact ones, in whole tiles and in parts.
     """
     generator = torch.Generator().manual_seed(0)
-    for m, n, k in ((3, 35, 300), (17, 35, 129), (70, 130, 260)):
+    for m, n, k in ((3, 35, 300), (17, 35, 1129)):
         a = torch.randint(-128, 128, (m, k), generator=generator)
         codes = torch.randint(-1, 2, (n, k), generator=generator)
         packed, one = pack(codes.to(torch.int8)).to(device), torch.ones(m, 1, device=device)
         y = scaled(a.to(device, torch.int8), one, packed, one[0, 0], None, torch.float32)
-        if not torch.equal(y.cpu().long(), a @ codes.T):
+        same = torch.equal(unpacked(packed, k).cpu(), codes.to(torch.int8))
+        if not same or not torch.equal(y.cpu().long(), a @ codes.T):
             return f"wrong sums of {m} x {k} x {n} codes"
     return None
 
@@ -153,7 +176,7 @@ def _launched(
     (m, k), (n, width) = a.shape, packed.shape
     if not m * n:  # an expert without tokens
         return out
-    chosen = tile(m)
+    chosen = next((each for most, each in TILES.items() if m <= most), TILES[FEW])
     programs = -(-m // chosen.M), -(-n // chosen.N)
     options: dict[str, Any] = chosen._asdict()
     per_row = scale is not None and scale.ndim > 0

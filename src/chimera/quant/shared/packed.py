@@ -74,10 +74,11 @@ class PackedTernaryLinear(nn.Module):
     """Linear layer with packed weights; its output equals that of the trained layer in evaluation.
 
     In memory a code has two bits, in a file 1.6. With a grid per token at the end of the inputs the
-    kernel of `ops.packed` multiplies the packed codes, on a GPU too; that of the CPU has an absmax
-    grid inside. Without it (no compiler, no Triton) codes of one byte serve on a CPU with VNNI and
-    on a GPU. Elsewhere, and with other inputs, blocks of rows are unpacked in each call; no path
-    keeps a float copy. Gradients of x go through the blocks.
+    kernel of `ops.packed` multiplies the packed codes; that of the CPU has an absmax grid inside,
+    that of a GPU serves few tokens, and for more it unpacks the codes in each call. Without it (no
+    compiler, no Triton) codes of one byte serve on a CPU with VNNI and on a GPU. Elsewhere, and
+    with other inputs, blocks of rows are unpacked in each call; no path keeps a float copy.
+    Gradients of x go through the blocks.
 
     Args:
         source: trained layer: `Ternary`, with `role`, `inputs` and `bias`.
@@ -131,7 +132,7 @@ class PackedTernaryLinear(nn.Module):
         differentiable = torch.is_grad_enabled() and x.requires_grad
         if self.on_grid and not differentiable and not torch.compiler.is_compiling():
             dtype = output_dtype(x)
-            y = self._integers(widen(x), dtype)
+            y = self._integers(x, dtype)
             if y is not None:
                 return y if y.dtype == dtype else y.to(dtype)
         x = self.inputs(widen(x)).to(x.dtype)
@@ -148,11 +149,12 @@ class PackedTernaryLinear(nn.Module):
         self, x: Float[Tensor, "*b i"], dtype: torch.dtype
     ) -> Float[Tensor, "*b o"] | None:
         """The product of codes, in `dtype` or wider; None where it is not faster than floats."""
-        x, last = before_grid(self.inputs, x)
+        alone = isinstance(self.inputs, PerToken | NormedPerToken)  # widens numbers as it reads
+        x, last = before_grid(self.inputs, x if alone else widen(x))
         if isinstance(last, PerToken | NormedPerToken):
             eps = last.eps if isinstance(last, NormedPerToken) else None
             own: Any = {"bits": last.bits, "eps": eps, "nudge": last.nudge}
-            y = products.linear(x, self.bits, self.scale, self.bias, **own)
+            y = products.linear(widen(x), self.bits, self.scale, self.bias, **own)
             if y is not None:
                 return y
         grid = last.grid(x)
