@@ -28,8 +28,9 @@ from torch._inductor import compile_fx, ir, scheduler
 from torch._inductor import config as inductor
 from torch._inductor.codegen.common import get_scheduling_for_device
 from torch._inductor.debug import DebugContext
-from torch._inductor.dependencies import MemoryDep
+from torch._inductor.dependencies import MemoryDep, StarDep
 from torch._inductor.graph import GraphLowering
+from torch._inductor.lowering import fallback_handler, lowerings
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
@@ -48,7 +49,8 @@ from benchmarks.gpu.rates import START, seconds
 from benchmarks.gpu.steps import Preset
 from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
-from chimera.model.compiled import FUSION
+from chimera.model import graph_pass
+from chimera.model.compiled import fusion
 from chimera.ops import conv, recurrence, rotated, scan
 from chimera.ops.flops import _OURS, _kind
 from chimera.task.base import Task
@@ -116,7 +118,7 @@ def _counted(preset: Preset, half: dict[str, torch.dtype], depth: int, loops: in
     words = [*preset.words, f"model.depth={depth}", f"model.loops={loops}"]
     task: Any = build_task(plain(compose(words)), preset.vocabulary).train()
     with (
-        inductor.patch({"cpu_backend": "triton", "fx_graph_cache": False, **FUSION}),
+        inductor.patch({"cpu_backend": "triton", "fx_graph_cache": False, **fusion()}),
         rules_of_a_gpu(),
         warnings.catch_warnings(),
     ):
@@ -152,9 +154,12 @@ def rules_of_a_gpu() -> Iterator[None]:
             (ir, "is_cpu", no), (BaseSchedulerNode, "is_cpu", no), (ir, "is_gpu", yes),
             (BaseSchedulerNode, "is_gpu", yes), (scheduler, "is_gpu", yes),
             (scheduler, "_is_gpu_triton_backend", yes), (Scheduler, "create_backend", backend),
+            (graph_pass, "DEVICES", ("cpu",)),
             (ir, "DeviceProperties", SimpleNamespace(create=lambda _: H100)),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, value))
+        wide = torch.ops.aten.mm.dtype  # which Inductor lowers for devices that have it
+        stack.enter_context(patch.dict(lowerings, {wide: fallback_handler(wide, False)}))
         yield
 
 
@@ -236,11 +241,19 @@ def _touched(node: BaseSchedulerNode) -> dict[str, int]:
     for dep in node.read_writes.reads_and_writes():
         if dep.name in found:
             size = math.inf
-            if isinstance(dep, MemoryDep):  # an indirect index reaches one entry an iteration
+            if isinstance(dep, StarDep) and dep.mode == "atomic_add":
+                size = float(2 * _added(node, dep) * V.graph.get_dtype(dep.name).itemsize)
+            elif isinstance(dep, MemoryDep):  # an indirect index reaches one entry an iteration
                 rounds = math.prod(dep.size) if dep.is_indirect() else dep.get_numel()
                 size = float(rounds * V.graph.get_dtype(dep.name).itemsize)
             reached[dep.name] += size
     return {name: int(min(size, reached[name])) for name, size in found.items()}
+
+
+def _added(node: BaseSchedulerNode, dep: StarDep) -> int:
+    """Numbers that a node's loops add to a buffer."""
+    groups: Any = [part.group[-1] for part in node.get_nodes() if dep in part.read_writes.reads]
+    return int(max(map(math.prod, groups)))
 
 
 def product(made: Any) -> tuple[float, torch.dtype]:

@@ -26,10 +26,13 @@ from chimera.model.backbone import Block
 MODES = 4
 #: Devices on which `auto` compiles; on others it is `false`.
 AUTOMATIC = ("cuda",)
-#: Inductor's settings there: small kernels that do not depend on each other start as one.
-FUSION: dict[str, object] = {"combo_kernels": True}
-#: Those of `graphs`, for the first sizes.
-GRAPHS = FUSION | {"triton.cudagraphs": True}
+
+
+def fusion() -> dict[str, object]:
+    """Inductor's settings there: small kernels that do not depend on each other start as one."""
+    from chimera.model.graph_pass import PASSES  # imports Inductor, which takes a second
+
+    return {"combo_kernels": True, **PASSES}
 
 
 def compile_as(
@@ -54,8 +57,9 @@ def compile_as(
         compile_model(task.model, **options)
     elif task.compiled:
         task.graphs = setting == "graphs"
-        first = {"options": GRAPHS if task.graphs else FUSION, "dynamic": False}
-        task.outputs = _by_size(task.outputs, first | options, {"options": FUSION, **options})
+        first = fusion() | ({"triton.cudagraphs": True} if task.graphs else {})
+        fixed = {"options": first, "dynamic": False, **options}
+        task.outputs = _by_size(task.outputs, fixed, {"options": fusion(), **options})
 
 
 def _by_size(

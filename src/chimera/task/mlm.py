@@ -163,7 +163,9 @@ class MaskedLM(LanguageTask):
         # The mean of no predictions is 0, of weight 0: a batch of unknown words has none.
         loss = F.cross_entropy(logits, batch["targets"]) if len(logits) else logits.sum()
         accuracy = right.mean() if len(right) else right.sum()
-        return Prediction(out.logits, None, out.aux, out.stats, loss, accuracy)
+        # Only a teacher needs their gradient; a graph that returns it reads zeros of their size.
+        given = out.logits.detach() if self.teacher is None else out.logits
+        return Prediction(given, None, out.aux, out.stats, loss, accuracy)
 
     def update_metrics(self, batch: Batch, stage: Stage) -> None:
         out = self.outputs(batch)

@@ -1,0 +1,142 @@
+"""Passes of Inductor's over a graph, so that a training step moves fewer bytes (`compiled.fusion`).
+
+Autocast's products give gradients of weights in half precision, which are then read and written
+again in float32; on a GPU the product can write float32. The gradient of a table that is both
+embedding and head is made in two places; the few rows that were looked up are added to that of the
+head, without a second table. The gradient of a bias sums over all tokens, of which Inductor makes
+a kernel that reads them again; a sum over the tokens of each sequence is part of the kernel that
+made them. And where the forward pass would keep normalised numbers for the backward pass, it keeps
+what was normalised, which the residual stream has written already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.fx import Graph, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from chimera.ops.precision import HALF
+
+aten, prims = torch.ops.aten, torch.ops.prims
+#: Devices whose products of half precision can write float32.
+DEVICES = ("cuda",)
+#: Operations that only look at a part of a tensor, or in another order.
+VIEWS = {aten.slice.Tensor, aten.reshape.default, aten.view.default, aten.permute.default}
+#: Sums that a GPU needs at least, to be busy.
+SUMS = 2**15
+
+
+class _Pass(CustomGraphPass):
+    def uuid(self) -> Any:
+        """Key of these passes in Inductor's cache."""
+        return get_hash_for_files((__file__,))
+
+
+class Recomputed(_Pass):
+    """Over forward and backward pass together: normalised numbers are computed again."""
+
+    def __call__(self, graph: Graph) -> None:
+        for node in graph.find_nodes(op="call_function", target=aten.rsqrt.default):
+            scale = node.meta["val"]
+            for user in node.users:
+                made = user.meta["val"]
+                if user.target is aten.mul.Tensor and made.numel() > scale.numel():
+                    centred = [x for x in user.all_input_nodes if x.target is aten.sub.Tensor]
+                    for one in (user, *centred):
+                        one.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+                        one.meta["ac_graph_id"] = 0
+
+
+class Gradients(_Pass):
+    """Over the backward pass: weights, the table, and biases."""
+
+    def __call__(self, graph: Graph) -> None:
+        results = set(graph.output_node().all_input_nodes)
+        for node in list(graph.nodes):
+            if node.target is aten.add.Tensor and node in results:
+                _add_rows(graph, node, results)
+            elif node.target is aten.sum.dim_IntList:
+                _sum_sequences(graph, node)
+        for node in list(graph.nodes):
+            if node.target is aten.mm.default and node.meta["val"].device.type in DEVICES:
+                _widen(graph, node, results)
+
+
+def _add_rows(graph: Graph, add: Node, results: set[Node]) -> None:
+    """table + scatter(zeros, rows) as scatter(table, rows), where nothing else reads either."""
+    scatter = aten._unsafe_masked_index_put_accumulate.default
+    both = add.all_input_nodes
+    found = [node for node in both if node.target is scatter]
+    if len(found) != 1 or len(both) != 2 or add.kwargs or any(len(x.users) > 1 for x in both):
+        return
+    (table,) = {*both} - {*found}
+    zeros, mask, places, rows = cast(tuple[Any, ...], found[0].args)
+    if zeros.target is not aten.full.default or zeros.args[1] != 0:
+        return
+    with graph.inserting_before(add):
+        known = graph.call_function(aten.where.ScalarOther, (mask, rows, 0.0))
+        made = graph.call_function(aten.index_put.default, (table, places, known, True))
+    add.replace_all_uses_with(made)
+    for node in (add, found[0]):
+        graph.erase_node(node)
+    results.add(made)
+
+
+def _sum_sequences(graph: Graph, total: Node) -> None:
+    """A sum over rows that are the tokens of sequences, by sequence, in float32, and of these.
+
+    What was laid side by side is summed apart.
+    """
+    (rows,), dims = total.all_input_nodes, total.args[1]
+    if dims != [0] or total.kwargs or rows.target not in (aten.reshape.default, aten.view.default):
+        return
+    (x,) = rows.all_input_nodes
+    shape, seen = x.meta["val"].shape, rows.meta["val"].shape
+    if len(shape) != 3 or len(seen) != 2 or shape[2] != seen[1] or shape[0] * shape[2] < SUMS:
+        return
+
+    def summed(x: Any, *args: Any, **kwargs: Any) -> Node:
+        return graph.call_function(aten.sum.dim_IntList, (x, *args), kwargs)
+
+    with graph.inserting_before(total):
+        if x.target is aten.cat.default and x.args[1] in (2, -1):
+            parts = [summed(one, [1], dtype=torch.float32) for one in cast(list[Node], x.args[0])]
+            each = graph.call_function(aten.cat.default, (parts, 1))
+        else:
+            each = summed(x, [1], dtype=torch.float32)
+        whole = summed(each, [0], *total.args[2:])
+        given = whole, total.meta["val"].dtype
+        made = graph.call_function(prims.convert_element_type.default, given)
+    total.replace_all_uses_with(made)
+    graph.erase_node(total)
+
+
+def _widen(graph: Graph, product: Node, results: set[Node]) -> None:
+    """Let a product write float32 if all that is done with it is to return it in float32."""
+    casts = list(_casts(product, results))
+    if not casts or None in casts or product.meta["val"].dtype not in HALF:
+        return
+    product.target = aten.mm.dtype
+    product.args = (*product.args, torch.float32)
+    for one in cast(list[Node], casts):
+        one.replace_all_uses_with(one.all_input_nodes[0])
+        graph.erase_node(one)
+
+
+def _casts(node: Node, results: set[Node]) -> Iterator[Node | None]:
+    """Casts to float32 at the ends of a node's views, if they are results; None for other ends."""
+    for user in node.users:
+        if user.target in VIEWS and user not in results:
+            yield from _casts(user, results)
+            continue
+        widens = user.target is prims.convert_element_type.default and user.args[1] == torch.float32
+        added = all(one.target is aten.index_put.default and one in results for one in user.users)
+        yield user if widens and (user in results or added) else None
+
+
+#: As Inductor's settings.
+PASSES = {"joint_custom_post_pass": Recomputed(), "post_grad_custom_post_pass": Gradients()}
