@@ -181,3 +181,17 @@ def test_normalised_numbers_are_computed_again() -> None:
         node.meta["val"] = torch.empty(3, width)
     graph_pass.Recomputed()(graph)
     assert {node for node in graph.nodes if "recompute" in node.meta} == {centred, normal}
+
+
+def test_a_sum_of_all_numbers_is_one_of_sums_by_channel() -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    total = graph.call_function(aten.sum.dim_IntList, (x, [0, 1, 2], True))
+    graph.output((total,))
+    numbers = torch.randn(3, 5, 4)
+    total.meta["val"] = numbers.sum((0, 1, 2), True)
+    graph_pass.Gradients()(graph)
+    sums = [node.args[1] for node in graph.nodes if node.target is aten.sum.dim_IntList]
+    assert sums == [[0, 1], [0]]
+    (found,) = torch.fx.Interpreter(torch.fx.GraphModule(nn.Module(), graph)).run(numbers)
+    torch.testing.assert_close(found, total.meta["val"])

@@ -19,6 +19,12 @@ def kernels() -> Iterator[ModuleType]:
     yield from interpreted("chimera.ops.rotated_triton")
 
 
+@pytest.fixture(autouse=True)
+def few_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program looks at several blocks of tokens, as it does of many."""
+    monkeypatch.setattr(rotated, "SHARES", 1)
+
+
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("n", "blocks"), [(16, 3), (256, 3), (512, 1), (1024, 1)])

@@ -32,7 +32,7 @@ def fusion() -> dict[str, object]:
     """Inductor's settings there: small kernels that do not depend on each other start as one."""
     from chimera.model.graph_pass import PASSES  # imports Inductor, which takes a second
 
-    return {"combo_kernels": True, **PASSES}
+    return {"combo_kernels": True, "combo_kernel_max_num_nodes": 32, **PASSES}
 
 
 def compile_as(

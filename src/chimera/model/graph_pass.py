@@ -5,8 +5,9 @@ again in float32; on a GPU the product can write float32. The gradient of a tabl
 embedding and head is made in two places; the few rows that were looked up are added to that of the
 head, without a second table. The gradient of a bias sums over all tokens, of which Inductor makes
 a kernel that reads them again; a sum over the tokens of each sequence is part of the kernel that
-made them. And where the forward pass would keep normalised numbers for the backward pass, it keeps
-what was normalised, which the residual stream has written already.
+made them, and so is a sum by channel, before one over all. And where the forward pass would keep
+normalised numbers for the backward pass, it keeps what was normalised, which the residual stream
+has written already.
 """
 
 from __future__ import annotations
@@ -59,8 +60,11 @@ class Gradients(_Pass):
         for node in list(graph.nodes):
             if node.target is aten.add.Tensor and node in results:
                 _add_rows(graph, node, results)
-            elif node.target is aten.sum.dim_IntList:
-                _sum_sequences(graph, node)
+            elif node.target is aten.sum.dim_IntList and not node.kwargs:
+                if node.args[1] == [0]:
+                    _sum_sequences(graph, node)
+                elif node.args[1] == [0, 1, 2]:
+                    _sum_channels(graph, node)
         for node in list(graph.nodes):
             if node.target is aten.mm.default and node.meta["val"].device.type in DEVICES:
                 _widen(graph, node, results)
@@ -91,8 +95,8 @@ def _sum_sequences(graph: Graph, total: Node) -> None:
 
     What was laid side by side is summed apart.
     """
-    (rows,), dims = total.all_input_nodes, total.args[1]
-    if dims != [0] or total.kwargs or rows.target not in (aten.reshape.default, aten.view.default):
+    (rows,) = total.all_input_nodes
+    if rows.target not in (aten.reshape.default, aten.view.default):
         return
     (x,) = rows.all_input_nodes
     shape, seen = x.meta["val"].shape, rows.meta["val"].shape
@@ -111,6 +115,17 @@ def _sum_sequences(graph: Graph, total: Node) -> None:
         whole = summed(each, [0], *total.args[2:])
         given = whole, total.meta["val"].dtype
         made = graph.call_function(prims.convert_element_type.default, given)
+    total.replace_all_uses_with(made)
+    graph.erase_node(total)
+
+
+def _sum_channels(graph: Graph, total: Node) -> None:
+    """The sum of all numbers, as of an α's gradient, by channel as the gradients beside it."""
+    (x,) = total.all_input_nodes
+    with graph.inserting_before(total):
+        each = graph.call_function(aten.sum.dim_IntList, (x, [0, 1]))
+        whole = graph.call_function(aten.sum.dim_IntList, (each, [0]))
+        made = graph.call_function(aten.reshape.default, (whole, [*total.meta["val"].shape]))
     total.replace_all_uses_with(made)
     graph.erase_node(total)
 

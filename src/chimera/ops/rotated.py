@@ -23,8 +23,11 @@ from chimera.ops.hadamard import LARGEST, rotate_fast, rotate_to, signs
 from chimera.ops.kernels import constant, gpu, operation
 from chimera.ops.precision import HALF
 
-#: Tokens of a program, and the order of the largest product in it.
+#: Tokens that a program rotates at a time, and the order of the largest product in it.
 TOKENS, ORDER = 32, 256
+#: Programs that share the tokens in search of the largest numbers, at most. Above ORDER each has one
+#: block of tokens, for want of registers.
+SHARES = 64
 
 
 def serves(x: Float[Tensor, "*b d"], n: int) -> bool:
@@ -112,7 +115,10 @@ def _matrix(x: Tensor, h: Tensor, n: int) -> Tensor:
 
 @torch.library.custom_op(operation(__name__, "rotated_peaks"), mutates_args=())
 def largest(x: Tensor, h: Tensor, n: int) -> Tensor:
-    """Largest |z| of each channel among the tokens of each program [programs d]."""
+    """Largest |z| of each channel among the tokens of each program [programs d].
+
+    These are few, so that one kernel finds the largest of them.
+    """
     found = _found(x, h, n)
     _kernels().largest(x, h, n, found)
     return found
@@ -120,7 +126,9 @@ def largest(x: Tensor, h: Tensor, n: int) -> Tensor:
 
 @largest.register_fake
 def _found(x: Tensor, h: Tensor, n: int) -> Tensor:
-    return x.new_empty((-(-x.shape[0] // TOKENS), x.shape[1]), dtype=torch.float32)
+    blocks = -(-x.shape[0] // TOKENS)
+    shares = torch.sym_min(blocks, SHARES) if n <= ORDER else blocks
+    return x.new_empty((shares, x.shape[1]), dtype=torch.float32)
 
 
 @torch.library.custom_op(operation(__name__, "rotated_grid"), mutates_args=())

@@ -63,26 +63,37 @@ def _rotated(x, h, token, channel, count, d, R: tl.constexpr, M: tl.constexpr, W
 
 
 @triton.jit
-def _peak(y, found, program, channel, d, factor, R: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The largest magnitudes; a channel with NaN has an infinite one."""
-    place = found + program.to(tl.int64) * d + channel + tl.arange(0, R)
-    tl.store(place, tl.max(tl.where(y == y, tl.abs(y), float("inf")), 0) * factor)
+def _larger(peak, y):  # type: ignore[no-untyped-def]
+    """The largest magnitudes so far; a channel with NaN has an infinite one."""
+    return tl.maximum(peak, tl.max(tl.where(y == y, tl.abs(y), float("inf")), 0))
 
 
 @triton.jit
 def _largest(  # type: ignore[no-untyped-def]
-    x, h, found, count, d, factor, T: tl.constexpr, R: tl.constexpr, M: tl.constexpr,
+    x, h, found, count, d, factor, turns, T: tl.constexpr, R: tl.constexpr, M: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0) * T + tl.arange(0, T)
     channel = tl.program_id(1) * M * R
-    a, b, e, f = _rotated(x, h, token, channel, count, d, R, M, WIDE)
-    _peak(a, found, tl.program_id(0), channel, d, factor, R)
+    peak_a = tl.zeros((R,), tl.float32)
+    peak_b = peak_a
+    peak_e = peak_a
+    peak_f = peak_a
+    for turn in range(turns):
+        token = (tl.program_id(0) * turns + turn) * T + tl.arange(0, T)
+        a, b, e, f = _rotated(x, h, token, channel, count, d, R, M, WIDE)
+        peak_a = _larger(peak_a, a)
+        if M > 1:
+            peak_b = _larger(peak_b, b)
+        if M > 2:
+            peak_e = _larger(peak_e, e)
+            peak_f = _larger(peak_f, f)
+    place = found + tl.program_id(0).to(tl.int64) * d + channel + tl.arange(0, R)
+    tl.store(place, peak_a * factor)
     if M > 1:
-        _peak(b, found, tl.program_id(0), channel + R, d, factor, R)
+        tl.store(place + R, peak_b * factor)
     if M > 2:
-        _peak(e, found, tl.program_id(0), channel + 2 * R, d, factor, R)
-        _peak(f, found, tl.program_id(0), channel + 3 * R, d, factor, R)
+        tl.store(place + 2 * R, peak_e * factor)
+        tl.store(place + 3 * R, peak_f * factor)
 
 
 @triton.jit
@@ -117,7 +128,8 @@ def _to_grid(  # type: ignore[no-untyped-def]
 
 def largest(x: Tensor, h: Tensor, n: int, found: Tensor) -> None:
     """Write the largest magnitudes; arguments as for `rotated.largest`."""
-    _launch(_largest, x, h, (found,), n)
+    blocks = triton.cdiv(len(x), rotated.TOKENS)
+    _launch(_largest, x, h, (found,), n, len(found), triton.cdiv(blocks, len(found)))
 
 
 def to_grid(
@@ -125,16 +137,17 @@ def to_grid(
 ) -> None:
     """Write x̂; arguments as for `rotated.to_grid`."""
     levels = {"FLOOR": grid.FLOOR, "LEVELS": 2 ** (bits - 1) - 1}
-    _launch(_to_grid, x, h, (peak, made), n, nudge, **levels)
+    programs = triton.cdiv(len(x), rotated.TOKENS)
+    _launch(_to_grid, x, h, (peak, made), n, programs, nudge, **levels)
 
 
 def _launch(
-    kernel: Any, x: Tensor, h: Tensor, others: tuple[Tensor, ...], n: int, *numbers: float,
-    **fixed: float,
+    kernel: Any, x: Tensor, h: Tensor, others: tuple[Tensor, ...], n: int, programs: int,
+    *numbers: float, **fixed: float,
 ) -> None:  # fmt: skip
     count, d = x.shape
     with torch.cuda.device_of(x):
-        kernel[triton.cdiv(count, rotated.TOKENS), d // n](
+        kernel[programs, d // n](
             x.contiguous(), h, *others, count, d, n**-0.5, *numbers, **fixed,
             T=rotated.TOKENS, R=len(h), M=n // len(h), WIDE=x.dtype == torch.float32, num_warps=8,
         )  # fmt: skip
@@ -150,7 +163,7 @@ def fault(device: torch.device, n: int) -> str | None:
         n: order of the rotation.
     """
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(rotated.TOKENS + 5, 3 * n, generator=generator)
+    x = torch.randn(rotated.TOKENS * (rotated.SHARES + 1) + 5, 3 * n, generator=generator)
     h = hadamard.signs(min(n, hadamard.WIDEST))
     for given in (x, x.bfloat16()):
         z = hadamard.rotate_fast(given, h, n)
