@@ -79,7 +79,7 @@ def gradients(tied: bool, ids: Tensor, **options: Any) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_gradients_are_those_without_it_but_for_roundings(
     lent: None, monkeypatch: pytest.MonkeyPatch, tied: bool
 ) -> None:

@@ -25,8 +25,8 @@ from chimera.ops.precision import HALF
 
 #: Tokens that a program rotates at a time, and the order of the largest product in it.
 TOKENS, ORDER = 32, 256
-#: Programs that share the tokens in search of the largest numbers, at most. Above ORDER each has one
-#: block of tokens, for want of registers.
+#: Programs that share the tokens in search of the largest numbers, at most. Above ORDER each has
+#: one block of tokens, for want of registers.
 SHARES = 64
 
 
