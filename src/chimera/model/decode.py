@@ -2,17 +2,28 @@
 
 One pass over the left-padded prompts gives the state; each further token is one pass over one
 position. The cost of a token is constant for recurrent mixers; for attention it grows only by
-reading the cache.
+reading the cache. On a GPU the host starts kernels more slowly than they run: where the state keeps
+its shapes, as that of recurrent mixers does, all passes but the first ones are one CUDA graph.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from chimera.errors import UserError
+from chimera.model.backbone import State
+
+#: Devices that have graphs.
+DEVICES = ("cuda",)
+
+log = logging.getLogger(__name__)
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
@@ -49,21 +60,101 @@ def decode(
     ids, mask = pad_left(prompts, pad_id)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     last = torch.arange(1, len(prompts) + 1, device=device) * ids.shape[1] - 1
+    steps = Steps(model, ids.shape[1] + max_new - 1)
     out = model(
         ids.to(device),
         None if mask is None else mask.to(device),
         index=last,
         state=model.init_state(len(prompts)),
     )
+    logits, state = out.logits, out.state
     for step in range(max_new):
-        token = choose(out.logits.flatten(0, -2))
+        token = choose(logits.flatten(0, -2))
         if end_id is not None:
             token = token.masked_fill(ended, end_id)
             ended |= token == end_id
         yield token
         if bool(ended.all()) or step + 1 == max_new:
             return
-        out = model(token[:, None], state=out.state)
+        logits, state = steps(token[:, None], state)
+
+
+class Steps:
+    """Passes over one position each, one after the other.
+
+    Args:
+        model: causal model in evaluation mode.
+        length: positions that will be seen at most, with padding.
+    """
+
+    def __init__(self, model: Any, length: int) -> None:
+        self.model = model
+        self.length = length
+        self._replay: Callable[[], Any] | None = None
+        # The state after the prompts may be laid out in another way than those of single passes.
+        self._tries = 2 if next(model.parameters()).device.type in DEVICES else 0
+
+    def __call__(self, token: Int[Tensor, "b 1"], state: Any) -> tuple[Float[Tensor, "*b v"], Any]:
+        """Logits of the next token, which the next call may overwrite, and the state after it."""
+        if self._replay is not None:
+            self.token.copy_(token)
+            self._replay()  # the state is where the last call has left it
+            return self.logits, self.state
+        out = self.model(token, state=state)
+        if self._tries:
+            self._tries -= 1
+            if _alike(state, out.state):
+                self._tries = 0
+                self._record(token, out.state)
+        return out.logits, out.state
+
+    def advance(self) -> None:
+        """One pass that writes its results where they are read from."""
+        out = self.model(self.token, state=self.state)
+        self.logits = out.logits
+        old = _tensors(self.state)
+        held = {x.untyped_storage().data_ptr() for x in old}
+        # What was kept of the state before, as of the last token but one, is not overwritten first.
+        new = [x.clone() if x.untyped_storage().data_ptr() in held else x
+               for x in _tensors(out.state)]  # fmt: skip
+        for kept, made in zip(old, new, strict=True):
+            kept.copy_(made)
+
+    def _record(self, token: Tensor, state: Any) -> None:
+        leaves, shape = tree_flatten(state)
+        own = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.token, self.state = token.clone(), tree_unflatten(own, shape)
+        try:
+            self.model.backbone.check_positions(self.length)  # which a graph does not
+            self._replay = recorded(self.advance)
+        except (UserError, RuntimeError) as error:  # a part that waits for the device …
+            log.info("decoding without a CUDA graph: %s", str(error).partition("\n")[0])
+
+
+def recorded(run: Callable[[], None]) -> Callable[[], Any]:
+    """A function that does on the GPU what `run` does; computes nothing yet."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_flatten(state)[0] if isinstance(leaf, Tensor)]
+
+
+def _alike(before: Any, after: Any) -> bool:
+    """Whether states differ in numbers of their tensors alone, and in the length known here."""
+    if not isinstance(before, State):
+        return False
+    (old, shape), (new, other) = (tree_flatten(x._replace(length=0)) for x in (before, after))
+    return shape == other and all(map(_same, old, new))
+
+
+def _same(x: object, y: object) -> bool:
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        return (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
+    return (x is None or isinstance(x, int)) and x == y
 
 
 def greedy(
