@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import forms, kernels, steps
+from benchmarks.gpu import decode, forms, kernels, steps
 from benchmarks.gpu.job import Setting, work
 from chimera.rundir.environment import environment
 
@@ -32,7 +32,8 @@ RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 WAVES = (
     ("card", *steps.WAVES[0]),
     steps.WAVES[1],
-    ("packed", "packed gemlite", *(f"kernels {name}" for name in kernels.NAMES),
+    ("packed", "packed gemlite", *(f"decode {name}" for name in decode.NAMES),
+     *(f"kernels {name}" for name in kernels.NAMES),
      *(f"forms {part}" for part in range(forms.JOBS))),
     *steps.WAVES[2:],
 )  # fmt: skip
