@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
@@ -25,34 +27,52 @@ FAST = ["retnet", "gated_delta", "mamba", "rwkv7", "attention", "log_linear"]
 GROWING = {"attention"}
 
 
-def built(mixer: str, **more: Any) -> Any:
+def built(mixer: str, ffn: str = "mlp") -> Any:
     torch.manual_seed(0)
-    parts = [f"mixer={mixer}", "quant=bitnet158", "norm=rmsnorm", "ffn=mlp", "position=none"]
-    sizes = {"dim": 16, "depth": 2, "heads": 2, "max_len": 64, "init_std": 0.5, **more}
-    model = build_model(Model(**sizes), choose(plain(compose(parts))), vocab_size=50, causal=True)
+    parts = [f"mixer={mixer}", "quant=bitnet158", "norm=rmsnorm", f"ffn={ffn}", "position=none"]
+    shape = Model(dim=16, depth=2, heads=2, max_len=64, init_std=0.5)
+    model = build_model(shape, choose(plain(compose(parts))), vocab_size=50, causal=True)
     return model.eval()
 
 
+class Tape(TorchDispatchMode):
+    """What torch computes, to be computed again from the same tensors into the same tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal"):
+            raise RuntimeError("a graph does not wait\nmore")
+        out = func(*args, **(kwargs or {}))
+        view = any(x.alias_info is not None and not x.alias_info.is_write
+                   for x in func._schema.returns)  # fmt: skip
+        if not view:
+            made = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+            self.calls.append((func, args, kwargs or {}, made))
+        return out
+
+    def replay(self) -> None:
+        for func, args, kwargs, made in self.calls:
+            again = [x for x in tree_leaves(func(*args, **kwargs)) if isinstance(x, Tensor)]
+            for x, y in zip(made, again, strict=True):
+                if x is not y:
+                    x.copy_(y)
+
+
 class Recorded:
-    """In place of `decode.recorded`: a graph's pass, from the tensors that it was recorded with."""
+    """In place of `decode.recorded`: Python runs once, while the tape runs."""
 
     count = 0
 
-    def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
-        steps: Any = run.__self__  # type: ignore[attr-defined]
-        held = [x.clone() for x in decode._tensors(steps.state)]
-        run()  # a recording computes nothing: undone
-        for x, before in zip(decode._tensors(steps.state), held, strict=True):
-            x.copy_(before)
-        logits = steps.logits
-        self.count += 1
-
-        def replay() -> None:
+    def __call__(self, run: Callable[[], None], device: torch.device) -> Callable[[], None]:
+        tape = Tape()
+        with tape:
             run()
-            logits.copy_(steps.logits)
-            steps.logits = logits
-
-        return replay
+        self.count += 1
+        return tape.replay
 
 
 def decoded(model: Any, end_id: int | None = None) -> tuple[Tensor, Tensor]:
@@ -88,6 +108,7 @@ def test_a_graph_gives_the_tokens_and_logits_of_plain_passes(
     except UserError as error:  # it decodes nothing, or not in this shape
         pytest.skip(str(error))
     assert recorded.count == 0
+    monkeypatch.setattr(decode, "WORTH", 2)
     monkeypatch.setattr(decode, "DEVICES", ("cpu",))
     again, graphed = decoded(model)
     assert torch.equal(again, tokens)
@@ -98,20 +119,32 @@ def test_a_graph_gives_the_tokens_and_logits_of_plain_passes(
 
 
 def test_a_part_that_cannot_be_recorded_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(run: Callable[[], None]) -> Callable[[], None]:
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
-
-    model = built("retnet")
+    """Experts read the sizes of their groups. A model that was refused is not tried again."""
+    model = built("retnet", ffn="moe")
     want = decoded(model)
+    asked: list[int] = []
+    whole = Recorded()
     monkeypatch.setattr(decode, "DEVICES", ("cpu",))
-    monkeypatch.setattr(decode, "recorded", refuse)
-    assert all(map(torch.equal, decoded(model), want))
+    monkeypatch.setattr(decode, "WORTH", 2)
+    monkeypatch.setattr(decode, "recorded", lambda *given: asked.append(1) or whole(*given))
+    for _ in range(2):
+        assert all(map(torch.equal, decoded(model), want))
+    assert (len(asked), whole.count) == (1, 0)
+
+
+def test_few_tokens_are_not_worth_a_graph(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "DEVICES", ("cpu",))
+    decoded(built("delta"))  # eight passes
+    assert recorded.count == 0
 
 
 def test_tables_that_could_be_too_short_are_checked_by_plain_passes(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decode, "DEVICES", ("cpu",))
+    monkeypatch.setattr(decode, "WORTH", 2)
     model = built("retnet")
     monkeypatch.setattr(model.backbone, "_limited", [_Table(13)])
     decoded(model)  # prompts of 5 and 8 more tokens

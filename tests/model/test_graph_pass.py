@@ -69,6 +69,28 @@ class Model(nn.Module):
         return F.cross_entropy(logits.float().flatten(0, -2), ids.roll(1).flatten())
 
 
+def test_batches_of_any_size_are_compiled(lent: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_pass, "SUMS", 0)
+    torch._dynamo.reset()
+    layer = nn.Linear(4, 6)
+
+    def loss(x: Tensor) -> Tensor:
+        a, b = layer(x).chunk(2)  # joined along the batch in the backward pass
+        return (a.sin() * b.cos()).sum()
+
+    compiled = torch.compile(loss, options={**graph_pass.PASSES})
+    for batch, length in ((4, 3), (6, 5)):
+        x = torch.randn(batch, length, 4)
+        found: list[list[Tensor]] = []
+        for f in (loss, compiled):
+            layer.zero_grad()
+            f(x).backward()
+            assert layer.weight.grad is not None
+            assert layer.bias.grad is not None
+            found.append([layer.weight.grad.clone(), layer.bias.grad.clone()])
+        torch.testing.assert_close(*found)
+
+
 def gradients(tied: bool, ids: Tensor, **options: Any) -> dict[str, Tensor]:
     torch._dynamo.reset()
     model = Model(tied)
@@ -116,6 +138,11 @@ def cast(graph: Graph, x: Any, dtype: torch.dtype = torch.float32) -> Any:
     return graph.call_function(torch.ops.prims.convert_element_type.default, (x, dtype))
 
 
+def part(start: int, end: int) -> Any:
+    """Cast of some rows."""
+    return lambda g, y: cast(g, g.call_function(aten.slice.Tensor, (y, 0, start, end)))
+
+
 @pytest.mark.parametrize(
     ("steps", "wide"),
     [
@@ -126,8 +153,23 @@ def cast(graph: Graph, x: Any, dtype: torch.dtype = torch.float32) -> Any:
         ([lambda g, y: g.call_function(aten.relu.default, (cast(g, y),))], False),
         ([lambda g, y: cast(g, y, torch.float64)], False),
         ([lambda g, y: y], False),
+        ([part(0, 2), part(2, 4)], True),
+        ([part(0, 3), part(2, 4)], False),
+        ([part(0, 2), cast], False),
+        ([cast, lambda g, y: next(iter(y.users))], False),
     ],
-    ids=["cast", "slice", "also half", "also read", "read in float32", "float64", "half"],
+    ids=[
+        "cast",
+        "slice",
+        "also half",
+        "also read",
+        "read in float32",
+        "float64",
+        "half",
+        "two parts",
+        "parts with a row in common",
+        "a part and all",
+    ],
 )
 def test_only_products_that_are_returned_in_float32_write_it(
     steps: list[Any], wide: bool, monkeypatch: pytest.MonkeyPatch
@@ -176,7 +218,7 @@ def test_normalised_numbers_are_computed_again() -> None:
     scale = graph.call_function(aten.rsqrt.default, (mean,))
     normal = graph.call_function(aten.mul.Tensor, (centred, scale))
     cube = graph.call_function(aten.mul.Tensor, (scale, mean))
-    graph.output((normal, cube))
+    graph.output((normal, cube, scale))
     for node, width in ((mean, 1), (centred, 4), (scale, 1), (normal, 4), (cube, 1)):
         node.meta["val"] = torch.empty(3, width)
     graph_pass.Recomputed()(graph)
@@ -186,6 +228,7 @@ def test_normalised_numbers_are_computed_again() -> None:
 def test_a_sum_of_all_numbers_is_one_of_sums_by_channel() -> None:
     graph = Graph()
     x = graph.placeholder("x")
+    x.meta["val"] = torch.randn(3, 5, 4)
     total = graph.call_function(aten.sum.dim_IntList, (x, [0, 1, 2], True))
     graph.output((total,))
     numbers = torch.randn(3, 5, 4)
@@ -195,3 +238,16 @@ def test_a_sum_of_all_numbers_is_one_of_sums_by_channel() -> None:
     assert sums == [[0, 1], [0]]
     (found,) = torch.fx.Interpreter(torch.fx.GraphModule(nn.Module(), graph)).run(numbers)
     torch.testing.assert_close(found, total.meta["val"])
+
+
+def test_sums_of_other_numbers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_pass, "SUMS", 0)
+    graph = Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.ones(2, 3, 4, dtype=torch.int64)
+    rows = graph.call_function(aten.reshape.default, (x, [6, 4]))
+    rows.meta["val"] = x.meta["val"].view(6, 4)
+    graph.output((graph.call_function(aten.sum.dim_IntList, (rows, [0])),))
+    before = str(graph)
+    graph_pass.Gradients()(graph)
+    assert str(graph) == before

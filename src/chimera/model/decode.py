@@ -9,6 +9,7 @@ its shapes, as that of recurrent mixers does, all passes but the first ones are 
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,10 +21,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from chimera.errors import UserError
 from chimera.model.backbone import State
 
-#: Devices that have graphs.
-DEVICES = ("cuda",)
+#: Devices that have graphs, and the number of passes from which to record one is worth its time.
+DEVICES, WORTH = ("cuda",), 16
 
 log = logging.getLogger(__name__)
+_REFUSED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
@@ -60,7 +62,7 @@ def decode(
     ids, mask = pad_left(prompts, pad_id)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     last = torch.arange(1, len(prompts) + 1, device=device) * ids.shape[1] - 1
-    steps = Steps(model, ids.shape[1] + max_new - 1)
+    steps = Steps(model, ids.shape[1], max_new - 1)
     out = model(
         ids.to(device),
         None if mask is None else mask.to(device),
@@ -84,24 +86,28 @@ class Steps:
 
     Args:
         model: causal model in evaluation mode.
-        length: positions that will be seen at most, with padding.
+        seen: positions of the prompts, with padding.
+        count: passes at most.
     """
 
-    def __init__(self, model: Any, length: int) -> None:
+    def __init__(self, model: Any, seen: int, count: int) -> None:
         self.model = model
-        self.length = length
+        self.positions = seen + count
+        self.left = count
+        self.device = next(model.parameters()).device
         self._replay: Callable[[], Any] | None = None
         # The state after the prompts may be laid out in another way than those of single passes.
-        self._tries = 2 if next(model.parameters()).device.type in DEVICES else 0
+        self._tries = 2 if self.device.type in DEVICES and model not in _REFUSED else 0
 
     def __call__(self, token: Int[Tensor, "b 1"], state: Any) -> tuple[Float[Tensor, "*b v"], Any]:
         """Logits of the next token, which the next call may overwrite, and the state after it."""
+        self.left -= 1
         if self._replay is not None:
             self.token.copy_(token)
             self._replay()  # the state is where the last call has left it
             return self.logits, self.state
         out = self.model(token, state=state)
-        if self._tries:
+        if self._tries and self.left >= WORTH:
             self._tries -= 1
             if _alike(state, out.state):
                 self._tries = 0
@@ -124,18 +130,41 @@ class Steps:
         leaves, shape = tree_flatten(state)
         own = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.token, self.state = token.clone(), tree_unflatten(own, shape)
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # who leaves autocast frees what it casts
         try:
-            self.model.backbone.check_positions(self.length)  # which a graph does not
-            self._replay = recorded(self.advance)
+            self.model.backbone.check_positions(self.positions)  # which a graph does not
+            self._replay = recorded(self.advance, self.device)
         except (UserError, RuntimeError) as error:  # a part that waits for the device …
+            _REFUSED.add(self.model)
             log.info("decoding without a CUDA graph: %s", str(error).partition("\n")[0])
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+        for kept, leaf in zip(own, leaves, strict=True):
+            if isinstance(kept, Tensor):
+                kept.copy_(leaf)
 
 
-def recorded(run: Callable[[], None]) -> Callable[[], Any]:
-    """A function that does on the GPU what `run` does; computes nothing yet."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
+def recorded(run: Callable[[], None], device: torch.device) -> Callable[[], Any]:
+    """A function that does on the GPU what `run` does.
+
+    Raises:
+        RuntimeError: `run` waits for the device, which a graph cannot.
+    """
+    with torch.cuda.device(device):
+        waits = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:  # first without recording: an error in a recording leaves torch's allocator in it
+            run()
+        finally:
+            torch.cuda.set_sync_debug_mode(waits)
+        before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        apart = torch.cuda.Stream()
+        try:
+            with torch.cuda.graph(graph, stream=apart, capture_error_mode="thread_local"):
+                run()
+        finally:
+            torch.cuda.set_stream(before)
     return graph.replay
 
 

@@ -40,7 +40,9 @@ def _kernel(  # type: ignore[no-untyped-def]
     if rstds is not None:
         rstd = 1 / tl.sqrt_rn(tl.sum(squares, 0) / d + eps)
         tl.store(rstds + token, rstd)
-        step = tl.div_rn(tl.maximum(peak * rstd, FLOOR), LEVELS * 1.0)
+        peak *= rstd
+        peak = tl.where(peak == peak, peak, float("inf"))
+        step = tl.div_rn(tl.maximum(peak, FLOOR), LEVELS * 1.0)
         factor = rstd / step * nudge
     else:
         step = tl.div_rn(tl.maximum(peak, FLOOR), LEVELS * 1.0)
