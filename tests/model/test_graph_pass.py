@@ -169,6 +169,7 @@ def part(start: int, end: int) -> Any:
         "two parts",
         "parts with a row in common",
         "a part and all",
+        "one cast of two weights",
     ],
 )
 def test_only_products_that_are_returned_in_float32_write_it(

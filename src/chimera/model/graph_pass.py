@@ -172,10 +172,10 @@ def _casts(node: Node, results: Counter[Node]) -> Iterator[Node | None]:
             yield from _casts(user, results)
             continue
         widens = user.target is prims.convert_element_type.default and user.args[1] == torch.float32
-        # Returned as it is, or with rows added to it.
-        users = [x for x in user.users if x.target is not aten.index_put.default or not results[x]]
-        once = results[user] == 1 or len(user.users) == 1
-        yield user if widens and once and all(x.op == "output" for x in users) else None
+        added = [x for x in user.users if x.target is aten.index_put.default]
+        others = [x for x in user.users if x not in added and x.op != "output"]
+        once = results[user] + sum(results[x] for x in added) == 1  # as it is, or with rows added
+        yield user if widens and once and not others else None
 
 
 def _apart(product: Node, parts: list[Node]) -> bool:
