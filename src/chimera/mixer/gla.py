@@ -104,7 +104,7 @@ class GatedLinear(Mixer):
             rearrange(proj(x), split, h=self.heads)
             for proj in (self.q_proj, self.k_proj, self.v_proj, self.decay)
         )
-        k, g = channels.masked(k, F.logsigmoid(widen(a)) / self.temperature, ctx.mask)
+        k, g = channels.masked(ctx.mask, k, F.logsigmoid(widen(a)) / self.temperature)
         q = widen(q) * self.k_dim**-0.5
         memory: Tensor | None
         if state is not None and x.shape[1] == 1:

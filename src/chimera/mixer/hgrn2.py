@@ -87,7 +87,7 @@ class HGRN2(Mixer):
             rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads)
             for proj in (self.q_proj, self.f_proj, self.i_proj)
         )
-        k, g = channels.masked(*self._gates(widen(f), ctx.loop), ctx.mask)
+        k, g = channels.masked(ctx.mask, *self._gates(widen(f), ctx.loop))
         q = F.silu(widen(q)) * self.head_dim**-0.5
         memory: Tensor | None
         if state is not None and x.shape[1] == 1:

@@ -98,7 +98,7 @@ class KimiDelta(Mixer):
         q, k = unit(q) * self.head_dim**-0.5, unit(k)
         g = rearrange(self.decay(self.decay_proj(x)), split, h=self.heads)
         beta = self.max_beta * self.beta_proj(x).to(k.dtype).sigmoid().mT[..., None]
-        k, beta, g = dplr.masked(ctx.mask, k, beta, g)
+        k, beta, g = channels.masked(ctx.mask, k, beta, g)
         a, v = -beta * k * g.exp(), beta * v
         if memory is not None and x.shape[1] == 1:
             y, memory = dplr.step(q, k, v, a, None, g, memory)

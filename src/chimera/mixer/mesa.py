@@ -40,7 +40,7 @@ from chimera.contract import (
     Site,
 )
 from chimera.mixer.shared.gated import ShortConv
-from chimera.ops import mesa
+from chimera.ops import channels, mesa
 from chimera.ops.channels import chunk_size
 from chimera.ops.delta import unit
 from chimera.ops.precision import wide, widen
@@ -128,7 +128,7 @@ class Mesa(Mixer):
         v = rearrange(self.v_proj(x), split, h=self.heads)
         beta = (widen(self.beta_proj(x)) + widen(self.beta_bias)).sigmoid().mT
         g = F.logsigmoid(widen(self.decay_proj(x)) + widen(self.decay_bias)).mT
-        beta, g = mesa.masked(beta, g, ctx.mask)
+        beta, g = channels.masked(ctx.mask, beta, g)
         ridge = self.lowest + F.softplus(widen(self.ridge))
         if memory is not None and x.shape[1] == 1:
             y, memory = mesa.step(q, k, v, beta, g, ridge, memory, solver=self.solver)

@@ -130,7 +130,7 @@ class RWKV7(Mixer):
         split = "b t (h k) -> b h t k"
         r, k, v, a, g, erased = (rearrange(y, split, h=self.heads) for y in (r, k, v, a, g, erased))
         erased = unit(erased)
-        k, a, g = dplr.masked(ctx.mask, k, a, g)
+        k, a, g = channels.masked(ctx.mask, k, a, g)
         if memory is not None and x.shape[1] == 1:
             y, memory = dplr.step(r, k, v, -erased, a * erased, g, memory)
         else:

@@ -15,16 +15,17 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from chimera.contract import Hook, Position, Site
 from chimera.ops.precision import widen
+from chimera.position.shared.wrapping import Wrapping
 
 EPS = 1e-6
 
 
-class QKNorm(Position):
+class QKNorm(Wrapping):
     """RMSNorm of queries and keys, then another position.
 
     Args:
@@ -39,33 +40,17 @@ class QKNorm(Position):
         self, site: Site, heads: int, head_dim: int, *, position: Callable[..., Position]
     ) -> None:
         super().__init__(site, heads, head_dim)
-        self.inner = position(site, heads, head_dim)
-        hooks = self.inner.provides | {"rotate"}
-        object.__setattr__(self, "provides", hooks)  # of this instance
-        self.max_positions = self.inner.max_positions
+        inner = position(site, heads, head_dim)
+        self.wrap(inner, inner.provides | {"rotate"})
         self.q_weight = nn.Parameter(torch.ones(head_dim))
         self.k_weight = nn.Parameter(torch.ones(head_dim))
-
-    def too_long(self, positions: int) -> str:
-        return self.inner.too_long(positions)
 
     def rotate(
         self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
     ) -> tuple[Tensor, Tensor]:
         q = _normed(q, self.q_weight)
         k = _normed(k, self.k_weight)
-        return self.inner.rotate(q, k, pos)
-
-    def bias(self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]) -> Tensor | None:
-        return self.inner.bias(pos_q, pos_k)
-
-    def content(
-        self,
-        q: Float[Tensor, "b h t k"],
-        k: Float[Tensor, "b g s k"],
-        visible: Bool[Tensor, "#b 1 t s"] | None,
-    ) -> Tensor | None:
-        return self.inner.content(q, k, visible)
+        return self.here.rotate(q, k, pos)
 
 
 def _normed(x: Tensor, weight: Tensor) -> Tensor:

@@ -83,14 +83,12 @@ def step(
         return q @ state, state
 
 
-def masked(
-    k: Float[Tensor, "b h t k"], g: Float[Tensor, "b h t k"], mask: Bool[Tensor, "b t"] | None
-) -> tuple[Float[Tensor, "b h t k"], Float[Tensor, "b h t k"]]:
-    """Set k and g of padded tokens (mask False) to 0: no input, no decay."""
+def masked(mask: Bool[Tensor, "b t"] | None, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Set inputs [b h t …] of padded tokens (mask False) to 0: no input, no step, no decay."""
     if mask is None:
-        return k, g
-    padded = ~mask[:, None, :, None]
-    return k.masked_fill(padded, 0), g.masked_fill(padded, 0)
+        return inputs
+    padded = ~mask[:, None]
+    return tuple(x.masked_fill(padded if x.ndim == 3 else padded[..., None], 0) for x in inputs)
 
 
 def power_of_two(tokens: int) -> int:

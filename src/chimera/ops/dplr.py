@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from chimera.ops import channels
@@ -99,12 +99,3 @@ def step(
         b = k if b is None else b.to(dtype)
         state = g.exp().mT * state + b.mT @ (a @ state) + k.mT @ v
         return q @ state, state
-
-
-def masked(
-    mask: Bool[Tensor, "b t"] | None, *inputs: Float[Tensor, "b h t k"]
-) -> tuple[Float[Tensor, "b h t k"], ...]:
-    """Set k, a (or b) and g of padded tokens (mask False) to 0: no input, no step, no decay."""
-    if mask is None:
-        return inputs
-    return tuple(x.masked_fill(~mask[:, None, :, None], 0) for x in inputs)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -134,15 +134,6 @@ def step(
         system = _System(weight, none, weight + 1, h, _rows(ridge, len(q), 1, dtype))
         x = _solve(system, flat, solver or Solver())
         return (x @ values).view_as(v), state
-
-
-def masked(
-    beta: Float[Tensor, "b h t"], g: Float[Tensor, "b h t"], mask: Bool[Tensor, "b t"] | None
-) -> tuple[Float[Tensor, "b h t"], Float[Tensor, "b h t"]]:
-    """Set β and g of padded tokens (mask False) to 0: no input, no decay."""
-    if mask is None:
-        return beta, g
-    return beta.masked_fill(~mask[:, None], 0), g.masked_fill(~mask[:, None], 0)
 
 
 def _rows(ridge: Tensor, batch: int, chunks: int, dtype: torch.dtype) -> Tensor:

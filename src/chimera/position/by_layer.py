@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from chimera.contract import Hook, Position, Site
+from chimera.position.shared.wrapping import Wrapping
 
 Member = Callable[[Site, int, int], Position]
 
 
-class ByLayer(Position):
+class ByLayer(Wrapping):
     """The position of this layer, of a list that repeats over the layers.
 
     Args:
@@ -50,25 +48,4 @@ class ByLayer(Position):
                 f"position.cycle has {adding}, which adds to the embeddings of all layers; use"
                 " members that rotate or that bias scores"
             )
-        object.__setattr__(self, "provides", hooks)  # of this instance
-        self.here = chosen[cycle[site.layer % len(cycle)]]
-        self.max_positions = self.here.max_positions
-
-    def too_long(self, positions: int) -> str:
-        return self.here.too_long(positions)
-
-    def rotate(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
-    ) -> tuple[Tensor, Tensor]:
-        return self.here.rotate(q, k, pos)
-
-    def bias(self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]) -> Tensor | None:
-        return self.here.bias(pos_q, pos_k)
-
-    def content(
-        self,
-        q: Float[Tensor, "b h t k"],
-        k: Float[Tensor, "b g s k"],
-        visible: Bool[Tensor, "#b 1 t s"] | None,
-    ) -> Tensor | None:
-        return self.here.content(q, k, visible)
+        self.wrap(chosen[cycle[site.layer % len(cycle)]], hooks)

@@ -17,15 +17,11 @@ from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary, threshold
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import Bits, NormedPerToken, Ties
-from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryLinear
 
 
 class BitLinear158(TernaryLinear):
     """Ternary linear layer with RMSNorm and an activation grid per token inside (TITAN Alg. 3)."""
-
-
-class BitEmbedding(TernaryEmbedding):
-    """Embedding with a ternary table and one scale (TITAN eq. 17)."""
 
 
 class BitNet158(LayerQuantiser):
@@ -61,6 +57,3 @@ class BitNet158(LayerQuantiser):
         inputs = NormedPerToken(self.bits, self.ties)
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
         return BitLinear158(d_in, d_out, bias=False, **options)
-
-    def table(self, entries: int, dim: int) -> nn.Module:
-        return BitEmbedding(entries, dim, self.rule)

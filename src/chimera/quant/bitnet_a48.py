@@ -20,7 +20,7 @@ from chimera.contract import Fraction, Role
 from chimera.ops.ternary import absmean, ternary
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import NormedPerToken, Ties
-from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryLinear
 from chimera.quant.shared.stages import NormedMean, NormedSparse, Stages
 
 
@@ -61,6 +61,3 @@ class BitNetA48(LayerQuantiser):
         sparse = role == "out"
         late = NormedSparse(self.keep, self.ties) if sparse else NormedMean(4, self.ties)
         return Stages(early, late)
-
-    def table(self, entries: int, dim: int) -> nn.Module:
-        return TernaryEmbedding(entries, dim, self.rule)

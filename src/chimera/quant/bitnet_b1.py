@@ -18,7 +18,7 @@ from chimera.contract import Role
 from chimera.ops.ternary import BINARY
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import Bits, PerToken, Ties
-from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryLinear
 
 
 class BinaryLinear(TernaryLinear):
@@ -47,14 +47,12 @@ class BitNetB1(LayerQuantiser):
         ties: Ties | None = "away",
     ) -> None:
         super().__init__(embedding, head, ties, compute)
+        self.rule = BINARY
         self.bits = activation_bits
 
     def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         inputs = nn.Sequential(
             nn.LayerNorm(d_in, elementwise_affine=False), PerToken(self.bits, self.ties)
         )
-        options: Any = {"role": role, "inputs": inputs, "rule": BINARY, "compute": self.compute}
+        options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
         return BinaryLinear(d_in, d_out, bias=False, **options)
-
-    def table(self, entries: int, dim: int) -> nn.Module:
-        return TernaryEmbedding(entries, dim, BINARY)

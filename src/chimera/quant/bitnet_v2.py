@@ -20,7 +20,7 @@ from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary
 from chimera.quant.shared.codes import Compute
 from chimera.quant.shared.inputs import NormedPerToken, Rotation, Ties, Transform
-from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.layers import LayerQuantiser, TernaryLinear
 from chimera.quant.shared.stages import LateBits, NormedMean, Stages
 
 ROTATED: frozenset[Role] = frozenset({"out", "down"})
@@ -61,6 +61,3 @@ class BitNetV2(LayerQuantiser):
         inputs = nn.Sequential(*rotation, grid)
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
         return TernaryLinear(d_in, d_out, bias=False, **options)
-
-    def table(self, entries: int, dim: int) -> nn.Module:
-        return TernaryEmbedding(entries, dim, self.rule)

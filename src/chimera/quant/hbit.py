@@ -11,13 +11,13 @@ has no norm, because the paper puts QDyT before it, and no biases, as BitLinear.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torch import nn
 
 from chimera.contract import Fraction, Role
 from chimera.quant.shared.codes import PER_CHANNEL, Compute
-from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Rotation, Ties, Transform
+from chimera.quant.shared.inputs import Bits, Rotation, Ties, Transform
 from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding
 from chimera.quant.shared.rows import RULE, HBitLinear, LSQLinear
 
@@ -73,7 +73,7 @@ class HBit(LayerQuantiser):
 
     def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
         rotation = [Rotation(d_in, self.transform)] if role in self.rotated else []
-        inputs = nn.Sequential(*rotation, self.activation(d_in))
+        inputs = nn.Sequential(*rotation, cast(nn.Module, self.activation(d_in)))
         options: Any = {"role": role, "inputs": inputs, "compute": self.compute}
         if self.ste == "lsq_learned":
             return LSQLinear(d_in, d_out, **options)
@@ -81,10 +81,3 @@ class HBit(LayerQuantiser):
 
     def table(self, entries: int, dim: int) -> nn.Module:
         return TernaryEmbedding(entries, dim, RULE)
-
-    def activation(self, dim: int) -> nn.Module:
-        return (
-            PerChannel(dim, self.bits, self.momentum, self.ties)
-            if self.per_channel
-            else PerToken(self.bits, self.ties)
-        )

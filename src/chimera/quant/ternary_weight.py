@@ -17,7 +17,7 @@ from torch import nn
 from chimera.contract import Role
 from chimera.ops.ternary import ternary, twn
 from chimera.quant.shared.codes import Compute
-from chimera.quant.shared.inputs import Bits, PerToken, Ties
+from chimera.quant.shared.inputs import Bits, Ties
 from chimera.quant.shared.layers import LayerQuantiser, TernaryEmbedding, TernaryLinear
 
 FLOATS = (
@@ -53,7 +53,7 @@ class TernaryWeight(LayerQuantiser):
         self.bits = activation_bits
 
     def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
-        inputs = nn.Identity() if self.bits is None else PerToken(self.bits, self.ties)
+        inputs = self.activation(d_in) or nn.Identity()
         rule = ternary(twn)
         options: Any = {"role": role, "inputs": inputs, "rule": rule, "compute": self.compute}
         return TernaryLinear(d_in, d_out, bias=bias, **options)

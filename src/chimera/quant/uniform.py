@@ -17,7 +17,7 @@ from torch import nn
 from chimera.contract import Fraction, Role
 from chimera.ops.ternary import integer
 from chimera.quant.shared.codes import PER_CHANNEL, Compute
-from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Ties
+from chimera.quant.shared.inputs import Bits, Ties
 from chimera.quant.shared.layers import (
     Embedding,
     IntegerEmbedding,
@@ -69,7 +69,7 @@ class Uniform(LayerQuantiser):
         super().__init__(embedding, head, ties, compute, obstacle)
 
     def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
-        inputs = self._inputs(d_in)
+        inputs = self.activation(d_in) or nn.Identity()
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
         kind = QuantisedLinear if self.rule is None else IntegerLinear
         return kind(d_in, d_out, bias=bias, **options)
@@ -77,13 +77,3 @@ class Uniform(LayerQuantiser):
     def table(self, entries: int, dim: int) -> nn.Module:
         rule = self.rule
         return Embedding(entries, dim) if rule is None else IntegerEmbedding(entries, dim, rule)
-
-    def _inputs(self, d_in: int) -> nn.Module:
-        if self.bits is None:
-            return nn.Identity()
-        if self.per_channel:
-            return PerChannel(d_in, self.bits, self.momentum, self.ties)
-        return PerToken(self.bits, self.ties)
-
-    def activation(self, dim: int) -> nn.Module | None:
-        return None if self.bits is None else self._inputs(dim)

@@ -25,7 +25,7 @@ from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
 from chimera.quant.shared.codes import CodeCache, Compute, arithmetic
-from chimera.quant.shared.inputs import PerToken, Ties, on_grid, product, rounded
+from chimera.quant.shared.inputs import PerChannel, PerToken, Ties, on_grid, product, rounded
 from chimera.quant.shared.packed import (
     PackedIntegerEmbedding,
     PackedIntegerLinear,
@@ -101,13 +101,15 @@ class Embedding(nn.Embedding):
 class LayerQuantiser:
     """Quantiser of linear layers, and of the head and the embedding table where a setting says so.
 
-    A subclass has `layer` and `table`, which make what is quantised.
+    A subclass has `layer`, and `table` if the table is not ternary, which make what is quantised.
     """
 
     quantises = True
     bits: Any  # of the grid of activations; None without one
+    rule: Any  # of the weights, ternary unless a subclass has its own `table`
+    per_channel = False  # grids of activations per channel, whose maxima move by `momentum`
+    momentum = 0.1
     layer: Callable[[int, int, bool, Role], nn.Module]
-    table: Callable[[int, int], nn.Module]
 
     def __init__(
         self,
@@ -130,7 +132,12 @@ class LayerQuantiser:
     def embedding(self, entries: int, dim: int) -> nn.Module:
         return self.table(entries, dim) if self.quantise_embedding else Embedding(entries, dim)
 
+    def table(self, entries: int, dim: int) -> nn.Module:
+        return TernaryEmbedding(entries, dim, self.rule)
+
     def activation(self, dim: int) -> nn.Module | None:
+        if self.per_channel and self.bits is not None:
+            return PerChannel(dim, self.bits, self.momentum, self.ties)
         return None if self.bits is None else PerToken(self.bits, self.ties)
 
 

@@ -28,7 +28,7 @@ BLOCK = 640  # rows unpacked at once, a multiple of five
 
 
 class Packed(nn.Module):
-    """Packed codes and their scale, [] or [rows 1].
+    """Packed codes and their scale, [] or [rows 1]; five codes in a byte, `trits`.
 
     Args:
         source: trained layer.
@@ -44,9 +44,13 @@ class Packed(nn.Module):
         codes, scale = source.ternary()
         self.shape = codes.shape
         self.cache = cache
-        self.register_buffer("trits", pack(codes))
+        self.pack(codes)
         self.register_buffer("scale", scale.detach().clone())
         self.register_buffer("codes", None, persistent=False)
+
+    def pack(self, codes: Int8[Tensor, "n d"]) -> None:
+        """Keep codes."""
+        self.register_buffer("trits", pack(codes))
 
     def rows(self, start: int, stop: int) -> Int8[Tensor, "n d"]:
         """Codes of rows `start` to `stop`; `start` is a multiple of five, the start of a byte."""
@@ -70,7 +74,7 @@ class Packed(nn.Module):
         self.codes = None
 
 
-class PackedTernaryLinear(nn.Module):
+class PackedTernaryLinear(Packed):
     """Linear layer with packed weights; its output equals that of the trained layer in evaluation.
 
     In memory a code has two bits, in a file 1.6. With a grid per token at the end of the inputs the
@@ -86,23 +90,18 @@ class PackedTernaryLinear(nn.Module):
     """
 
     bits: Tensor
-    scale: Tensor
-    codes: Tensor | None
     bias: Tensor | None
 
     def __init__(self, source: Any, *, cache: bool = False) -> None:
-        super().__init__()
-        codes, scale = source.ternary()
-        self.shape = codes.shape
-        self.cache = cache
+        super().__init__(source, cache=cache)
         self.role: Role = source.role
-        self.register_buffer("bits", two_bits.pack(codes), persistent=False)
-        self.register_buffer("scale", scale.detach().clone())
-        self.register_buffer("codes", None, persistent=False)
         self.inputs = copy.deepcopy(source.inputs).eval()
         self.on_grid = has_grid(self.inputs)
         bias = source.bias
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def pack(self, codes: Int8[Tensor, "n d"]) -> None:
+        self.register_buffer("bits", two_bits.pack(codes), persistent=False)
 
     def train(self, mode: bool = True) -> PackedTernaryLinear:
         """Stay in evaluation mode: packed weights are not trained."""
@@ -112,21 +111,10 @@ class PackedTernaryLinear(nn.Module):
         """Codes of rows `start` to `stop`."""
         return two_bits.unpack(self.bits[start:stop], self.shape[1])
 
-    def cached(self) -> Int8[Tensor, "n d"]:
-        """All codes, unpacked by the first call."""
-        if self.codes is None:
-            self.codes = self.rows(0, self.shape[0])
-        return self.codes
-
     @property
-    def trits(self) -> Tensor:
+    def trits(self) -> Tensor:  # type: ignore[override]
         """The codes as a file has them, five in a byte."""
         return pack(self.rows(0, self.shape[0]))
-
-    @property
-    def weight(self) -> Float[Tensor, "n d"]:
-        """Unpacked quantised weight, for code that needs its shape, dtype or device."""
-        return self.rows(0, self.shape[0]) * self.scale
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         differentiable = torch.is_grad_enabled() and x.requires_grad
