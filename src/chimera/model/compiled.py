@@ -32,7 +32,9 @@ def fusion() -> dict[str, object]:
     """Inductor's settings there: small kernels that do not depend on each other start as one."""
     from chimera.model.graph_pass import PASSES  # imports Inductor, which takes a second
 
-    return {"combo_kernels": True, "combo_kernel_max_num_nodes": 32, **PASSES}
+    most = {"combo_kernel_max_num_nodes": 32}  # torch before 2.12 has no such setting
+    known = torch._inductor.list_options()
+    return {"combo_kernels": True, **PASSES, **{k: v for k, v in most.items() if k in known}}
 
 
 def compile_as(
