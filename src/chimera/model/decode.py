@@ -2,8 +2,9 @@
 
 One pass over the left-padded prompts gives the state; each further token is one pass over one
 position. The cost of a token is constant for recurrent mixers; for attention it grows only by
-reading the cache. On a GPU the host starts kernels more slowly than they run: where the state keeps
-its shapes, as that of recurrent mixers does, all passes but the first ones are one CUDA graph.
+reading the cache. On a GPU the host starts kernels more slowly than they run: if the state keeps
+its shapes, as that of most recurrent mixers, and no part waits for the device, all passes but the
+first ones replay one CUDA graph.
 """
 
 from __future__ import annotations

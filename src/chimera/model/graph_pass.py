@@ -3,11 +3,10 @@
 Autocast's products give gradients of weights in half precision, which are then read and written
 again in float32; on a GPU the product can write float32. The gradient of a table that is both
 embedding and head is made in two places; the few rows that were looked up are added to that of the
-head, without a second table. The gradient of a bias sums over all tokens, of which Inductor makes
-a kernel that reads them again; a sum over the tokens of each sequence is part of the kernel that
-made them, and so is a sum by channel, before one over all. And where the forward pass would keep
-normalised numbers for the backward pass, it keeps what was normalised, which the residual stream
-has written already.
+head, without a second table. Inductor sums the gradient of a bias over all tokens in a kernel that
+reads them again; if each sequence is summed first, that is part of the kernel before. The gradient
+of an α is summed by channel first, for the same reason. And the backward pass computes normalised
+numbers again, from the input of the norm, which the residual stream has written already.
 """
 
 from __future__ import annotations

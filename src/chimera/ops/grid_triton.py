@@ -1,7 +1,7 @@
 """Codes of a grid per token, with a norm before it, in one kernel (`grid.to_codes`, `rms_codes`).
 
 A program reads a token twice: for its largest magnitude and sum of squares, and to round it. It
-computes in float32 in the order of torch's own path, but for the sum of squares.
+computes in float32 as torch's own path does, but for the order of the sum of squares and the root.
 
 Importing this module imports Triton. `kernels.gpu` decides whether it serves.
 """

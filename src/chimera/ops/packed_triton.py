@@ -5,8 +5,8 @@
 A tile of bytes is loaded once and gives four tiles of codes in registers. Byte j of a block holds
 the places j, j + 32, j + 64 and j + 96, so the activations that belong to one shift are runs of 32
 neighbours. Code + 1 is shifted into the two highest bits of an int8; with the lower of the two
-inverted, the int8 is −64·code. No step of it carries from byte to byte, so four bytes can share an
-instruction; subtracting 1 from each takes twice as many.
+inverted, the int8 is −64·code. No step of it carries from byte to byte, so one instruction does
+four bytes; to subtract 1 from each would take twice as many instructions.
 
     code  −1    0    1     bits  00   01   10     inverted  01   00   11     int8  64    0  −64
 
@@ -15,8 +15,8 @@ and sums are below 2³¹ to a width of 2¹⁸ (`packed.WIDEST`). Factors in bf16
 too, but their float32 sums only to 2²⁴, and tensor cores keep fewer bits than float32.
 
 Steps and scales are applied to the sums in float32, in the order of torch's own path and without
-fused multiply-adds, so both paths give the same bits. A layer reads weights in no other format for
-few tokens; for more it unpacks them once and multiplies by torch's int8 product.
+fused multiply-adds, so both paths give the same bits. More than 64 tokens are multiplied by torch's
+int8 product, with codes that each call unpacks.
 
 Importing this module imports Triton. `kernels.gpu` decides whether it serves.
 """

@@ -1,9 +1,10 @@
-"""Rotation and a grid per channel in two kernels (`rotated_triton`), for a GPU.
+"""Rotation and a grid per channel in kernels (`rotated_triton`), for a GPU.
 
     z = x · diag(H_n, …, H_n),   x̂ = round(z / s) · s,   s = peak / (2^{b−1} − 1)
 
 What `hadamard.rotate_fast` and `grid.to_grid` do, without writing z: one kernel rotates x for the
-largest magnitude of each channel, one rotates it again and rounds. Computes in float32; the
+largest magnitudes of each channel, torch takes the largest of these, and one kernel rotates x again
+and rounds. Computes in float32; the
 gradient is that of the rotation. CHIMERA_KERNELS=0 turns them off.
 """
 

@@ -1,4 +1,4 @@
-"""A position of one layer that hands on to another one."""
+"""Base of positions that wrap another position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chimera.contract import Hook, Position
 
 
 class Wrapping(Position):
-    """Does what `here` does; a subclass sets it by `wrap`."""
+    """Hands every call on to the position `here`, which a subclass sets by `wrap`."""
 
     here: Position
 
