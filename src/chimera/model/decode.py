@@ -23,7 +23,8 @@ from chimera.errors import UserError
 from chimera.model.backbone import State
 
 #: Devices that have graphs, and the number of passes from which to record one is worth its time.
-DEVICES, WORTH = ("cuda",), 16
+DEVICES = ("cuda",)
+WORTH = 16
 
 log = logging.getLogger(__name__)
 _REFUSED: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -70,7 +71,8 @@ def decode(
         index=last,
         state=model.init_state(len(prompts)),
     )
-    logits, state = out.logits, out.state
+    logits = out.logits
+    state = out.state
     for step in range(max_new):
         token = choose(logits.flatten(0, -2))
         if end_id is not None:
@@ -130,7 +132,8 @@ class Steps:
     def _record(self, token: Tensor, state: Any) -> None:
         leaves, shape = tree_flatten(state)
         own = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self.token, self.state = token.clone(), tree_unflatten(own, shape)
+        self.token = token.clone()
+        self.state = tree_unflatten(own, shape)
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)  # who leaves autocast frees what it casts
         try:
@@ -159,7 +162,8 @@ def recorded(run: Callable[[], None], device: torch.device) -> Callable[[], Any]
             run()
         finally:
             torch.cuda.set_sync_debug_mode(waits)
-        before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        before = torch.cuda.current_stream()
+        graph = torch.cuda.CUDAGraph()
         apart = torch.cuda.Stream()
         try:
             with torch.cuda.graph(graph, stream=apart, capture_error_mode="thread_local"):

@@ -25,7 +25,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from chimera.ops.precision import HALF
 
-aten, prims = torch.ops.aten, torch.ops.prims
+aten = torch.ops.aten
+prims = torch.ops.prims
 #: Devices whose products of half precision can write float32.
 DEVICES = ("cuda",)
 #: Operations that only look at a part of a tensor, or in another order.
@@ -109,8 +110,9 @@ def _sum_sequences(graph: Graph, total: Node) -> None:
     if rows.target not in (aten.reshape.default, aten.view.default):
         return
     x = rows.args[0]
-    shape, seen, dtype = x.meta["val"].shape, rows.meta["val"].shape, x.meta["val"].dtype
-    if len(shape) != 3 or len(seen) != 2 or dtype not in (torch.float32, *HALF):
+    shape = x.meta["val"].shape
+    seen = rows.meta["val"].shape
+    if len(shape) != 3 or len(seen) != 2 or x.meta["val"].dtype not in (torch.float32, *HALF):
         return
     if not statically_known_true(shape[2] == seen[1]) or not statically_known_true(
         shape[0] * shape[2] >= SUMS
