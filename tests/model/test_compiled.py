@@ -97,7 +97,8 @@ def test_auto_is_one_graph_on_a_gpu_and_none_on_a_cpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
     for name in ("mlm", "causal_lm"):
         torch._dynamo.reset()
-        line = (f"task={name}", "norm=qdyt", "quant=bitnet158", "ffn=mlp", "model.dropout=0.1")
+        line = (f"task={name}", "norm=qdyt", "quant=bitnet158", "ffn=mlp", "model.dropout=0.1",
+                "model.depth=2")  # fmt: skip
         task, eager = a_task(*line), a_task(*line)
         compile_as("auto", eager, torch.device("meta"))
         compile_as(False, eager, torch.device("cpu"))
@@ -152,7 +153,7 @@ def test_other_sizes_take_no_graph_away(monkeypatch: pytest.MonkeyPatch) -> None
     """One of fixed sizes for the first, one for the second, and one for all others."""
     monkeypatch.setattr("chimera.model.compiled.AUTOMATIC", ("cpu",))
     torch._dynamo.reset()
-    task, counter = a_task("task=mlm", "quant=none"), CompileCounter()
+    task, counter = a_task("task=mlm", "quant=none", "model.depth=1"), CompileCounter()
     compile_as("auto", task, torch.device("cpu"), backend=counter, options=None)
     for masked in (4, 3, 2, 4, 6):
         batch = task.training_batch(2, 16, torch.device("cpu"))
