@@ -29,7 +29,8 @@ GROWING = {"attention"}
 
 def built(mixer: str, ffn: str = "mlp") -> Any:
     torch.manual_seed(0)
-    parts = [f"mixer={mixer}", "quant=bitnet158", "norm=rmsnorm", f"ffn={ffn}", "position=none"]
+    quant = "none" if mixer == "slstm" else "bitnet158"  # it has no weight to quantise
+    parts = [f"mixer={mixer}", f"quant={quant}", "norm=rmsnorm", f"ffn={ffn}", "position=none"]
     shape = Model(dim=16, depth=2, heads=2, max_len=64, init_std=0.5)
     model = build_model(shape, choose(plain(compose(parts))), vocab_size=50, causal=True)
     return model.eval()
@@ -101,12 +102,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 def test_a_graph_gives_the_tokens_and_logits_of_plain_passes(
     mixer: str, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    try:
-        model = built(mixer)
-        tokens, logits = decoded(model)
-        ended = decoded(model, int(tokens[3, 0]))[0]
-    except UserError as error:  # it decodes nothing, or not in this shape
-        pytest.skip(str(error))
+    model = built(mixer)
+    tokens, logits = decoded(model)
+    ended = decoded(model, int(tokens[3, 0]))[0]
     assert recorded.count == 0
     monkeypatch.setattr(decode, "WORTH", 2)
     monkeypatch.setattr(decode, "DEVICES", ("cpu",))

@@ -52,7 +52,8 @@ class Model(nn.Module):
     def __init__(self, tied: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.table, self.own = (nn.Parameter(torch.randn(50, 16)) for _ in range(2))
+        self.table = nn.Parameter(torch.randn(50, 16))
+        self.own = nn.Parameter(torch.randn(50, 16))
         self.tied = tied
         self.norms = nn.ModuleList([nn.LayerNorm(16) for _ in range(3)])
         self.layers = nn.ModuleList([nn.Linear(16, width) for width in (16, 8, 8)])

@@ -29,7 +29,10 @@ AUTOMATIC = ("cuda",)
 
 
 def fusion() -> dict[str, object]:
-    """Inductor's settings there: small kernels that do not depend on each other start as one."""
+    """Inductor's settings on a GPU: our passes over the graph, and small kernels that start as one.
+
+    Kernels start as one if none needs what another makes.
+    """
     from chimera.model.graph_pass import PASSES  # imports Inductor, which takes a second
 
     most = {"combo_kernel_max_num_nodes": 32}  # torch before 2.12 has no such setting

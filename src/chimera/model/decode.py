@@ -118,12 +118,12 @@ class Steps:
         return out.logits, out.state
 
     def advance(self) -> None:
-        """One pass that writes its results where they are read from."""
+        """One pass that writes the new state over the old one."""
         out = self.model(self.token, state=self.state)
         self.logits = out.logits
         old = _tensors(self.state)
         held = {x.untyped_storage().data_ptr() for x in old}
-        # What was kept of the state before, as of the last token but one, is not overwritten first.
+        # A part of the new state may lie in the old one, which the copies below overwrite.
         new = [x.clone() if x.untyped_storage().data_ptr() in held else x
                for x in _tensors(out.state)]  # fmt: skip
         for kept, made in zip(old, new, strict=True):
@@ -150,7 +150,7 @@ class Steps:
 
 
 def recorded(run: Callable[[], None], device: torch.device) -> Callable[[], Any]:
-    """A function that does on the GPU what `run` does.
+    """A function that starts on the GPU what `run` starts there, without its Python.
 
     Raises:
         RuntimeError: `run` waits for the device, which a graph cannot.

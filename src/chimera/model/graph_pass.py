@@ -1,4 +1,4 @@
-"""Passes of Inductor's over a graph, so that a training step moves fewer bytes (`compiled.fusion`).
+"""Passes that Inductor runs, so that a training step moves fewer bytes (`compiled.fusion`).
 
 Autocast's products give gradients of weights in half precision, which are then read and written
 again in float32; on a GPU the product can write float32. The gradient of a table that is both
@@ -31,7 +31,7 @@ prims = torch.ops.prims
 DEVICES = ("cuda",)
 #: Operations that only look at a part of a tensor, or in another order.
 VIEWS = {aten.slice.Tensor, aten.reshape.default, aten.view.default, aten.permute.default}
-#: Sums that a GPU needs at least, to be busy.
+#: Numbers that a sum has to make at least, to keep a GPU busy.
 SUMS = 2**15
 
 
@@ -54,7 +54,7 @@ class Recomputed(_Pass):
                     centred = [x for x in user.all_input_nodes if x.target is aten.sub.Tensor]
                     for one in (user, *centred):
                         one.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-                        one.meta["ac_graph_id"] = 0
+                        one.meta["ac_graph_id"] = 0  # torch compares it between such nodes
 
 
 class Gradients(_Pass):
@@ -102,10 +102,7 @@ def _add_rows(graph: Graph, add: Node) -> None:
 
 
 def _sum_sequences(graph: Graph, total: Node) -> None:
-    """A sum over rows that are the tokens of sequences, by sequence, in float32, and of these.
-
-    What was laid side by side is summed apart.
-    """
+    """Sum all tokens by sequence first, in float32; tensors laid side by side are summed apart."""
     rows: Any = total.args[0]
     if rows.target not in (aten.reshape.default, aten.view.default):
         return
@@ -136,7 +133,7 @@ def _sum_sequences(graph: Graph, total: Node) -> None:
 
 
 def _sum_channels(graph: Graph, total: Node) -> None:
-    """The sum of all numbers, as of an α's gradient, by channel as the gradients beside it."""
+    """Sum all numbers by channel first, as the gradients beside that of an α are summed."""
     x: Any = total.args[0]
     if x.meta["val"].dtype != torch.float32 or len(x.meta["val"].shape) != 3:
         return

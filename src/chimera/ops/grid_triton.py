@@ -59,7 +59,7 @@ def _kernel(  # type: ignore[no-untyped-def]
 def rounded(
     x: Float[Tensor, "*b d"], bits: int, eps: float | None, nudge: float
 ) -> tuple[Int8[Tensor, "*b d"], Tensor, Tensor | None]:
-    """Codes, step [… 1] and rstd [… 1], as `grid.rms_codes`; without eps no norm and no rstd."""
+    """As `grid.rms_codes`: codes, step [… 1], rstd [… 1]. Without eps there is no norm, no rstd."""
     x = x.contiguous()
     d = x.shape[-1]
     codes = torch.empty_like(x, dtype=torch.int8)

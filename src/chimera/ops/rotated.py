@@ -118,7 +118,7 @@ def _matrix(x: Tensor, h: Tensor, n: int) -> Tensor:
 def largest(x: Tensor, h: Tensor, n: int) -> Tensor:
     """Largest |z| of each channel among the tokens of each program [programs d].
 
-    These are few, so that one kernel finds the largest of them.
+    Few programs share the tokens, so that one more kernel finds the largest of all.
     """
     found = _found(x, h, n)
     _kernels().largest(x, h, n, found)
