@@ -15,12 +15,12 @@ from chimera.adapter.lora import lora
 from chimera.contract_tests import zoo
 from chimera.model.classifier import Classifier
 from chimera.model.hf import HuggingFaceModel
-from chimera.ops.dropout import draws, sample_keys
+from chimera.ops.dropout import counters, draws, sample_keys
 from tests.model.hf_folders import folder
 
 IDS = torch.randint(0, 32, (4, 12), generator=torch.Generator().manual_seed(0))
 REAL = torch.arange(12) < torch.tensor([12, 7, 12, 9])[:, None]
-DRAWS = sample_keys(0, 5, torch.tensor([31, 4, 77, 12]))
+DRAWS = sample_keys(counters(0, 5, torch.tensor([31, 4, 77, 12])))
 
 
 def model(choices: dict[str, str] | None = None, *, dropout: float = 0.4, **settings: Any) -> Any:

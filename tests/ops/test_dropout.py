@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from chimera.contract import Context
-from chimera.ops.dropout import draws, dropout, fork, label, sample_keys, token_keys
+from chimera.ops.dropout import counters, draws, dropout, fork, label, sample_keys, token_keys
 
 CALL = label("a test")
 
 
 def keys(seed: int = 0, step: int = 0, samples: int = 64, tokens: int = 32) -> Tensor:
-    return token_keys(sample_keys(seed, step, torch.arange(samples)), torch.arange(tokens)[None])
+    each = sample_keys(counters(seed, step, torch.arange(samples)))
+    return token_keys(each, torch.arange(tokens)[None])
 
 
 @pytest.mark.parametrize("p", [0.05, 0.1, 0.5, 0.9])
@@ -71,7 +72,7 @@ def test_the_draws_are_those_of_splitmix() -> None:
     token = mix((sample + 6 * position) & mask)
     hashes = [mix((token + CALL + group * golden) & mask) for group in range(2)]
     wanted = [(z >> 16 * lane) & 0xFFFF for z in hashes for lane in range(4)][:6]
-    keys = token_keys(sample_keys(3, 2, torch.tensor([5])), torch.tensor([[6]]))
+    keys = token_keys(sample_keys(counters(3, 2, torch.tensor([5]))), torch.tensor([[6]]))
     found = draws(keys, 6, CALL).flatten().tolist()
     assert [value & 0xFFFF for value in found] == wanted
 

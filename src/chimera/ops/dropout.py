@@ -46,15 +46,20 @@ def label(name: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def sample_keys(seed: int, step: int, samples: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Key of each sample in an optimiser step.
+def counters(seed: int, step: int, samples: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """Number of each sample in an optimiser step, of which `sample_keys` makes its key.
 
     Args:
         seed: of the run.
         step: optimiser steps taken before.
         samples: numbers of the samples in the data.
     """
-    return _mix(samples * GOLDEN + _mixed(seed * GOLDEN + step * STEP))
+    return samples * GOLDEN + _mixed(seed * GOLDEN + step * STEP)
+
+
+def sample_keys(counters: Int[Tensor, " b"] | None) -> Int[Tensor, " b"] | None:
+    """Key of each sample; None for None. In a compiled step this is part of its graph."""
+    return None if counters is None else _mix(counters.clone())
 
 
 def token_keys(samples: Int[Tensor, " b"], pos: Int[Tensor, "#b t"]) -> Int[Tensor, "b t"]:

@@ -25,6 +25,7 @@ from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError, UserError
 from chimera.ops import reduce
+from chimera.ops.dropout import sample_keys
 from chimera.ops.shards import is_sharded, local, whole
 from chimera.ops.step_numbers import HostCopy, by_name, mean
 from chimera.optim.optimizer import build, groups
@@ -216,9 +217,8 @@ class Task(pl.LightningModule):
         """
         if "documents" in batch:
             more["documents"] = batch["documents"]
-        return self.model(
-            batch["ids"], batch["mask"], index=batch["index"], draws=batch.get("draws"), **more
-        )
+        more["draws"] = sample_keys(batch.get("draws"))
+        return self.model(batch["ids"], batch["mask"], index=batch["index"], **more)
 
     def total_loss(self, loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
         """Total loss: task loss plus weighted auxiliary losses; it is also stored for the guard.

@@ -33,6 +33,7 @@ from chimera.data.tokenizer.base import Template
 from chimera.errors import UserError
 from chimera.model.classifier import Classifier
 from chimera.ops import reduce
+from chimera.ops.dropout import sample_keys
 from chimera.safe_io import write_atomic
 from chimera.task.base import Batch, Stage, Task
 from chimera.task.glue_metrics import Scores
@@ -190,7 +191,7 @@ class SequenceClassification(Task):
 
     def outputs(self, batch: Batch, **more: Any) -> Any:
         """Logits [b c] of a batch."""
-        draws = batch.get("draws")
+        draws = sample_keys(batch.get("draws"))
         return self.model(batch["ids"], batch["mask"], batch["segments"], draws=draws, **more)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:

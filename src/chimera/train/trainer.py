@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import traceback
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ PROFILERS: dict[str, Any] = {
     "advanced": profilers.AdvancedProfiler,
     "pytorch": profilers.PyTorchProfiler,
 }
+
+
+class Unprofiled(profilers.PassThroughProfiler):
+    """Nothing is timed. Lightning's own makes a generator for each call of a callback."""
+
+    def profile(self, action_name: str) -> Any:
+        return nullcontext(action_name)
 
 
 def trainer_settings(node: dict[str, Any]) -> Settings:
@@ -83,8 +91,8 @@ def build_trainer(
         callbacks: in the order of their calls.
     """
     given = {name: getattr(settings, name) for name in PASSED_THROUGH}
-    make = PROFILERS.get(settings.profiler or "")
-    profiler = make and make(dirpath=directory.path, filename="profile")
+    make = PROFILERS.get(settings.profiler or "", Unprofiled)
+    profiler = make(dirpath=directory.path, filename="profile")
     numbers = precision_arguments(precision, settings.accelerator)
     processes = process_arguments(settings)
     plugins = [CheckedIO(), *numbers.pop("plugins", []), *processes.pop("plugins", [])]

@@ -100,17 +100,21 @@ class Progress(RichProgressBar):
 
     def on_step(self, step: Step) -> None:
         self._recent.append(step)
+        drawn = self.progress
+        if drawn is None and (self.style != "lines" or step.global_step % self.every):
+            return
         rate = sum(s.tokens for s in self._recent) / sum(s.seconds for s in self._recent)
         loss = f"mean loss {mean_loss(self._recent):.3f}"
         speed = f"{rate / 1e3:.1f}k tok/s"
         text = f"{loss}  lr {step.lr:.2e}  {speed}"
-        if self.progress is not None and self.train_progress_bar_id is not None:
-            width = self.progress.console.width
+        if drawn is not None:
+            width = drawn.console.width
             shown = text + self._validation if width >= WIDE else text
             if width < NARROW:
                 shown = f"{loss}  {speed}"
-            self.progress.update(self.train_progress_bar_id, description=shown)
-        elif self.style == "lines" and step.global_step % self.every == 0:
+            if self.train_progress_bar_id is not None:
+                drawn.update(self.train_progress_bar_id, description=shown)
+        else:
             taken = time.perf_counter() - self._start
             left = taken / (step.global_step - self._first) * (self._total - step.global_step)
             head = f"step {step.global_step}/{self._total}"

@@ -1,7 +1,7 @@
 """Make dropout and other draws a function of counters, so that checkpoints need no generator state.
 
-Dropout of our own modules depends on (seed, step, sample) through the keys that a batch gets here
-(`chimera.ops.dropout`). What draws from torch's generator, such as dropout inside
+Dropout of our own modules depends on (seed, step, sample) through the counters that a batch gets
+here (`chimera.ops.dropout`). What draws from torch's generator, such as dropout inside
 `scaled_dot_product_attention` and in Hugging Face bodies, depends on (seed, micro-batch, rank).
 """
 
@@ -15,14 +15,14 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
-from chimera.ops.dropout import sample_keys
+from chimera.ops.dropout import counters
 from chimera.types import NonNegativeInt
 
 
 class StatelessRandomness(Callback):
-    """Adds `draws`, the samples' keys, to every micro-batch, and reseeds torch before it.
+    """Adds `draws`, the samples' counters, to every micro-batch, and reseeds torch before it.
 
-    A model without dropout needs no keys and gets none.
+    A model without dropout needs none and gets none.
 
     Args:
         seed: of the run.
@@ -42,7 +42,7 @@ class StatelessRandomness(Callback):
         entropy = np.random.SeedSequence([self.seed, micro, trainer.global_rank])
         reseed(int(entropy.generate_state(1, np.uint64)[0] >> 1))
         if self._drops and "indices" in batch:
-            batch["draws"] = sample_keys(self.seed, trainer.global_step, batch["indices"])
+            batch["draws"] = counters(self.seed, trainer.global_step, batch["indices"])
 
 
 def reseed(seed: int) -> None:

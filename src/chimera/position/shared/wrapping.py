@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float, Int
+from typing import Any
+
 from torch import Tensor
 
 from chimera.contract import Hook, Position
@@ -22,18 +23,11 @@ class Wrapping(Position):
     def too_long(self, positions: int) -> str:
         return self.here.too_long(positions)
 
-    def rotate(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
-    ) -> tuple[Tensor, Tensor]:
-        return self.here.rotate(q, k, pos)
+    def rotate(self, *given: Any) -> tuple[Tensor, Tensor]:
+        return self.here.rotate(*given)
 
-    def bias(self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]) -> Tensor | None:
-        return self.here.bias(pos_q, pos_k)
+    def bias(self, *given: Any) -> Tensor | None:
+        return self.here.bias(*given)
 
-    def content(
-        self,
-        q: Float[Tensor, "b h t k"],
-        k: Float[Tensor, "b g s k"],
-        visible: Bool[Tensor, "#b 1 t s"] | None,
-    ) -> Tensor | None:
-        return self.here.content(q, k, visible)
+    def content(self, *given: Any) -> Tensor | None:
+        return self.here.content(*given)
