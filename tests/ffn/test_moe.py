@@ -21,9 +21,13 @@ from chimera.contract import FFN, Context, Out
 from chimera.ffn.mlp import MLP
 from chimera.ffn.moe import MoE
 from chimera.ffn.moe_shared import SharedMoE
+from chimera.ops.dropout import dropout
 from chimera.ops.routing import balance
+from chimera.quant.shared.layers import Linear
 from tests.kit import close, ctx, double, grads, parts, ragged, site
 from tests.ops.processes import together
+from tests.quant.test_layers import NAMES
+from tests.quant.test_layers import make as quantiser
 from tests.reference import moe as reference
 
 
@@ -79,26 +83,47 @@ def test_capacity_is_that_of_the_naive_form(causal: bool, of: str, factor: float
     close(float(out.stats["drop_rate"]), pytest.approx(1 - sum(served) / 52, abs=1e-6))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_equally_many_rows_for_each_expert_change_no_number(
-    causal: bool, monkeypatch: pytest.MonkeyPatch
+class Dropping(MLP):
+    """Expert with dropout."""
+
+    def forward(self, x: Tensor, ctx: Context) -> Out:
+        return Out(dropout(super().forward(x, ctx).y, 0.3, self.training, ctx.draws, 1))
+
+
+#: Of these the experts' layers keep numbers of their own: each expert runs on its own rows.
+APART = {"hbit", "bitnet_a48", "bitnet_v2", "int4_act"}
+
+
+@pytest.mark.parametrize(("quant", "causal"), [("none", True), *((name, False) for name in NAMES)])
+def test_one_product_of_all_experts_changes_no_number(
+    quant: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout, padding and dropped choices; the outputs and all gradients."""
-    moe = build(causal, capacity_factor=0.7).train()
-    for expert in moe.experts:
-        expert.dropout = 0.3
+    """With dropout, padding, biases and dropped choices; the outputs and all gradients."""
+    linear = quantiser(quant).linear
+    expert = lambda site, _: Dropping(site, parts(linear=linear), expand=2, bias=True)  # noqa: E731
+    moe = copy.deepcopy(build(causal, capacity_factor=0.7, expert=expert)).train()
+    seen: list[int] = []
+    stacked = Linear.stacked
+    monkeypatch.setattr(
+        Linear, "stacked", lambda *given: (seen.append(len(given[2])), stacked(*given))[1]
+    )
     mask = ragged([9, 4, 7], left=False)
     x = rows(3, 9).requires_grad_()
     given = replace(ctx(mask), draws=torch.arange(27).view(3, 9))
-    found = []
-    for form in ((), ("cpu",)):
-        monkeypatch.setattr("chimera.ops.together.DEVICES", form)
+
+    def numbers(*devices: str) -> list[Tensor]:
+        monkeypatch.setattr("chimera.ops.together.DEVICES", devices)
         out = moe(x, given)
+        assert float(out.stats["drop_rate"]) > 0
         loss = out.y.square().sum() + out.aux["balance"]
-        found.append([out.y, *out.aux.values(), *out.stats.values()])
-        found[-1] += grads(loss, [x, *moe.parameters()])
-    close(found[1], found[0])
-    assert float(out.stats["drop_rate"]) > 0
+        own = [out.y, *out.aux.values(), *out.stats.values()]
+        return own + grads(loss, [x, *moe.parameters()])
+
+    close(numbers("cpu"), numbers(), 1e-9)
+    assert seen == ([] if quant in APART else [4, 4])
+    monkeypatch.setattr(moe.experts[1], "up", copy.deepcopy(moe.experts[1].up))
+    close(numbers("cpu"), numbers(), 1e-9)  # the new layer counts
+    assert len(seen) <= 2
 
 
 def even(choices: int, **options: Any) -> Out:

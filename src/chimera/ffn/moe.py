@@ -7,7 +7,8 @@
 T is the number of real tokens that this process has; padding is not routed and has y = 0. One sort
 groups choices by expert. Each expert runs on its rows only: k·T rows in total, for any N. The
 numbers of rows are fetched from the device once per layer, which also breaks the graph of
-torch.compile. On a GPU and in a graph, experts with a capacity have C rows each, some empty.
+torch.compile. On a GPU and in a graph, experts with a capacity have C rows each in training, some
+empty, and one product computes a layer of all experts.
 
 Eq. 45 itself has C = ⌈CF · T / N⌉, which counts tokens, but each token has k = 2 choices: even a
 perfectly even router drops 1 − 1.25/2 = 37.5 % of the choices in training, and evaluation drops
@@ -26,7 +27,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Context, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
-from chimera.ffn.shared.experts import as_rows, load_stats, run_experts, run_seated
+from chimera.ffn.shared.experts import as_rows, at_once, holds, load_stats, run_experts, run_seated
 from chimera.ops.routing import Groups, Seats, balance, blend, group, probabilities, seat
 from chimera.ops.together import few_kernels
 
@@ -75,6 +76,7 @@ class MoE(FFN):
         self.per_process = ("the capacity of ffn=moe",) if capacity_factor else ()
         self.router = nn.Linear(site.dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(site, parts) for _ in range(experts))
+        self.whole = at_once(self.experts)
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
         rows, real = as_rows(x, ctx)
@@ -85,9 +87,10 @@ class MoE(FFN):
         capacity = self.capacity[self.training]
         how: dict[str, Any] = {"count": len(self.experts), "in_order": self.causal}
         groups: Groups | Seats
-        if capacity is not None and few_kernels(rows):
+        whole = self.whole if few_kernels(rows) else ()
+        if capacity is not None and whole and holds(whole[0], self.experts):
             groups = seat(chosen, gates, real, capacity=capacity, **how)
-            y, inner = run_seated(self.experts, rows, ctx, groups)
+            y, inner = run_seated(whole[0], rows, ctx, groups)
         else:
             groups = group(chosen, gates, real, capacity=capacity, **how)
             y, inner = run_experts(self.experts, rows, ctx, groups, training=self.training)

@@ -36,11 +36,8 @@ class Attention(SoftmaxMixer):
     """
 
     position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
-    forms = ("parallel", "recurrent")
     documents = True
     source = "M1, M2; arXiv 1706.03762, 2305.13245"
-    cost = "t²·d"
-    state_size = "2·t·g·k (the cache grows)"
 
     def __init__(
         self,
@@ -55,9 +52,6 @@ class Attention(SoftmaxMixer):
     ) -> None:
         super().__init__(site, parts, heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias)
         self.dense = form == "dense"
-
-    def init_state(self, batch: int) -> KVCache:
-        return self.cache(batch)
 
     def forward(self, x: Tensor, ctx: Context, state: KVCache | None = None) -> Out:
         y, state = self.full_attention(*self.project(x), ctx.pos, ctx.mask, state, ctx)

@@ -40,10 +40,8 @@ class Differential(SoftmaxMixer):
     """
 
     undecayed = ("lambdas",)
-    forms = ("parallel", "recurrent")
     documents = True
     source = "arXiv 2410.05258"
-    cost = "t²·d"
     state_size = "2·t·d (the cache grows)"
 
     def __init__(

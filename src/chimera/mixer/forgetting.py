@@ -45,10 +45,8 @@ class Forgetting(SoftmaxMixer):
 
     undecayed = ("gate_bias",)
     directions: ClassVar[frozenset[Direction]] = CAUSAL
-    forms = ("parallel", "recurrent")
     documents = True
     source = "arXiv 2503.02130"
-    cost = "t²·d"
     state_size = "2·t·g·k + t·h (the cache grows)"
 
     def __init__(

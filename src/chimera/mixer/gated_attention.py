@@ -39,11 +39,8 @@ class GatedAttention(SoftmaxMixer):
 
     component = "gated_attention"
     position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
-    forms = ("parallel", "recurrent")
     documents = True
     source = "arXiv 2505.06708"
-    cost = "t²·d"
-    state_size = "2·t·g·k (the cache grows)"
 
     def __init__(
         self,
@@ -59,9 +56,6 @@ class GatedAttention(SoftmaxMixer):
         self.gate_proj = parts.linear(
             site.dim, self.heads.h * self.head_dim, bias=bias, role="gate"
         )
-
-    def init_state(self, batch: int) -> KVCache:
-        return self.cache(batch)
 
     def forward(self, x: Tensor, ctx: Context, state: KVCache | None = None) -> Out:
         y, state = self.full_attention(*self.project(x), ctx.pos, ctx.mask, state, ctx)

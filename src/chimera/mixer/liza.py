@@ -74,7 +74,6 @@ class LiZAttention(SoftmaxMixer):
 
     undecayed = ("mag_shift",)
     rate_factors: ClassVar[dict[str, float]] = {"mag_shift": LEARN_RATE}
-    forms = ("parallel", "recurrent")
     source = "M12; TPTT 3.5 (LiZAttention)"
     cost = "t²·d + order·t·(k + 64)·d"
     state_size = "2·t·g·k + g·k·k (the cache grows, or is 2·max_cache·g·k)"

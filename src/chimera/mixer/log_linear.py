@@ -25,15 +25,13 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
-from chimera.mixer.shared.gated import DecayGate, ShortConv
+from chimera.contract import CAUSAL, Context, Direction, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.gated import DecayGate, ShortConv, StateSpace
 from chimera.ops import log_linear, ssd
 from chimera.ops.channels import chunk_size
 from chimera.ops.local import Aligned
 from chimera.ops.log_linear import Levels
 from chimera.ops.precision import wide, widen
-
-EPS = 1e-5
 
 
 class LogLinearState(NamedTuple):
@@ -43,7 +41,7 @@ class LogLinearState(NamedTuple):
     tail: Float[Tensor, "b tail x"]
 
 
-class LogLinear(Mixer):
+class LogLinear(StateSpace):
     """Mamba-2 with a state for each power of two of the distance (log-linear attention).
 
     Args:
@@ -78,19 +76,10 @@ class LogLinear(Mixer):
         chunk: PositiveInt = 64,
     ) -> None:
         super().__init__()
-        e = self.inner = expand * site.dim
-        p = self.head_dim = min(head_dim, e)
-        h = self.heads = e // p
-        if e % p or h % groups:
-            raise ValueError(
-                f"mixer=log_linear with inner width {e}: head_dim={p} has to divide it, and"
-                f" groups={groups} the number of heads"
-            )
-        self.groups = groups
-        self.state = state
+        self.set_widths(site.dim, state, expand, head_dim, groups)
+        e, h = self.inner, self.heads
         self.levels = levels or log_linear.levels_for(site.max_len)
         self.chunk = chunk_size(chunk, chunk)
-        self.widths = (e, groups * state, groups * state)
         self.in_proj = parts.linear(site.dim, e + sum(self.widths), bias=False, role="qkv")
         self.dt_proj = parts.linear(site.dim, h, bias=False, role="gate")
         self.level_proj = parts.linear(site.dim, h * self.levels, bias=False, role="gate")
@@ -129,12 +118,6 @@ class LogLinear(Mixer):
         else:
             y, levels = log_linear.chunkwise(c, b, v, g, scale, levels, mask, chunk=self.chunk)
         y = rearrange(y + u * self.D[:, None, None], "b h t p -> b t (h p)")
-        y = self._normed(y * F.silu(widen(z))).to(x.dtype)
+        y = self.gated(y, z).to(x.dtype)
         y = tokens.restore(y)
         return Out(self.out_proj(y), None if levels is None else LogLinearState(levels, tail))
-
-    def _normed(self, y: Float[Tensor, "b t e"]) -> Float[Tensor, "b t e"]:
-        """RMSNorm of each group's channels, in float32 or wider."""
-        width = self.inner // self.groups
-        y = F.rms_norm(y.unflatten(-1, (-1, width)), (width,), eps=EPS).flatten(2)
-        return y * self.norm

@@ -19,20 +19,17 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
-from chimera.mixer.shared.gated import DecayGate, ShortConv
+from chimera.contract import CAUSAL, Context, Direction, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.gated import DecayGate, ShortConv, StateSpace
 from chimera.mixer.shared.of_transformers import OfMamba2
 from chimera.ops import ssd
 from chimera.ops.channels import chunk_size
-from chimera.ops.precision import wide, widen
+from chimera.ops.precision import wide
 from chimera.ops.together import together
-
-EPS = 1e-5
 
 
 class Mamba2State(NamedTuple):
@@ -42,7 +39,7 @@ class Mamba2State(NamedTuple):
     tail: Float[Tensor, "b tail x"]
 
 
-class Mamba2(OfMamba2, Mixer):
+class Mamba2(OfMamba2, StateSpace):
     """State-space model with one decay per head (Mamba-2, SSD).
 
     Args:
@@ -75,18 +72,9 @@ class Mamba2(OfMamba2, Mixer):
         chunk: PositiveInt = 64,
     ) -> None:
         super().__init__()
-        e = self.inner = expand * site.dim
-        p = self.head_dim = min(head_dim, e)
-        h = self.heads = e // p
-        if e % p or h % groups:
-            raise ValueError(
-                f"mixer=mamba2 with inner width {e}: head_dim={p} has to divide it, and"
-                f" groups={groups} the number of heads"
-            )
-        self.groups = groups
-        self.state = state
+        self.set_widths(site.dim, state, expand, head_dim, groups)
+        e, h = self.inner, self.heads
         self.chunk = chunk_size(chunk, chunk)
-        self.widths = (e, groups * state, groups * state)
         self.in_proj = parts.linear(site.dim, e + sum(self.widths), bias=False, role="qkv")
         self.dt_proj = parts.linear(site.dim, h, bias=False, role="gate")
         self.conv = ShortConv(sum(self.widths), conv, bias=True)
@@ -116,15 +104,6 @@ class Mamba2(OfMamba2, Mixer):
             y, memory = ssd.step(*given, memory, self.D)
         else:
             y, memory = ssd.chunkwise(*given, memory, self.D, chunk=self.chunk)
-        y = self._gated(y.transpose(1, 2).flatten(2), z).to(x.dtype)
+        y = self.gated(y.transpose(1, 2).flatten(2), z).to(x.dtype)
         y = self.out_proj(y)
         return Out(y, None if memory is None else Mamba2State(memory, tail))
-
-    def _gated(
-        self, y: Float[Tensor, "b t e"], z: Float[Tensor, "b t e"]
-    ) -> Float[Tensor, "b t e"]:
-        """RMSNorm of each group's channels of y ⊙ SiLU(z), in float32 or wider."""
-        y = y * F.silu(widen(z))
-        width = self.inner // self.groups
-        y = F.rms_norm(y.unflatten(-1, (-1, width)), (width,), eps=EPS).flatten(2)
-        return y * self.norm

@@ -56,7 +56,6 @@ class ODEAttention(SoftmaxMixer):
     """
 
     component = "ode"
-    forms = ("parallel", "recurrent")
     documents = True
     source = "M7; TITAN 4.3; arXiv 1806.07366"
     cost = "4·steps·t²·d"

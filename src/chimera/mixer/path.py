@@ -56,7 +56,6 @@ class Path(SoftmaxMixer):
     position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "bias"})
     forms = ("parallel", "chunkwise", "recurrent")
     source = "arXiv 2505.16381"
-    cost = "t²·d"
     state_size = "2·t·g·k + (conv−1)·g·k (the cache grows)"
 
     def __init__(

@@ -40,10 +40,8 @@ class TitanAttention(SoftmaxMixer):
         chunk_size: tokens per chunk of the memory's chunkwise form.
     """
 
-    forms = ("parallel", "recurrent")
     documents = True
     source = "M10; TITAN 4.5, eq. 31-33"
-    cost = "t²·d"
     state_size = "2·t·g·k (the cache grows), + d·k with memory"
 
     def __init__(

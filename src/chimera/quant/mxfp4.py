@@ -9,16 +9,12 @@ rule of the scale open and names this one). Layers keep their biases. Shapes: [â
 
 from __future__ import annotations
 
-from torch import nn
-
-from chimera.contract import Role
 from chimera.ops.minifloat import mx_scales
-from chimera.quant.shared.blocks import Blocks, rule
+from chimera.quant.shared.blocks import FourBit, rule
 from chimera.quant.shared.inputs import Ties
-from chimera.quant.shared.layers import LayerQuantiser, QuantisedEmbedding, QuantisedLinear
 
 
-class MXFP4(LayerQuantiser):
+class MXFP4(FourBit):
     """FP4 weights and activations, a power of two per 32 values (OCP MXFP4), simulated.
 
     Args:
@@ -38,14 +34,6 @@ class MXFP4(LayerQuantiser):
     ) -> None:
         super().__init__(embedding, head, ties)
         self.activations = activations
+        self.scales = mx_scales
         self.rule = rule(mx_scales, rows=True)
-
-    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
-        inputs = self.activation(d_in) or nn.Identity()
-        return QuantisedLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=self.rule)
-
-    def table(self, entries: int, dim: int) -> nn.Module:
-        return QuantisedEmbedding(entries, dim, self.rule)
-
-    def activation(self, dim: int) -> nn.Module | None:
-        return Blocks(mx_scales, self.ties) if self.activations else None
+        self.entries = self.rule

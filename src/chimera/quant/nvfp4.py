@@ -13,16 +13,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import nn
-
-from chimera.contract import Role
 from chimera.ops.minifloat import nv_scales
-from chimera.quant.shared.blocks import Blocks, rule
+from chimera.quant.shared.blocks import FourBit, rule
 from chimera.quant.shared.inputs import Ties
-from chimera.quant.shared.layers import LayerQuantiser, QuantisedEmbedding, QuantisedLinear
 
 
-class NVFP4(LayerQuantiser):
+class NVFP4(FourBit):
     """FP4 weights and activations, an FP8 scale per 16 values and one above it (NVFP4), simulated.
 
     Args:
@@ -42,17 +38,6 @@ class NVFP4(LayerQuantiser):
     ) -> None:
         super().__init__(embedding, head, ties)
         self.activations = activations
-        self.rules = {
-            each: rule(partial(nv_scales, rows=each), rows=each) for each in (True, False)
-        }
-
-    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
-        inputs = self.activation(d_in) or nn.Identity()
-        weights = self.rules[False]
-        return QuantisedLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=weights)
-
-    def table(self, entries: int, dim: int) -> nn.Module:
-        return QuantisedEmbedding(entries, dim, self.rules[True])
-
-    def activation(self, dim: int) -> nn.Module | None:
-        return Blocks(partial(nv_scales, rows=True), self.ties) if self.activations else None
+        self.scales = partial(nv_scales, rows=True)
+        self.rule = rule(partial(nv_scales, rows=False), rows=False)
+        self.entries = rule(self.scales, rows=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
+from typing import Any, cast
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import Context
+from chimera.contract import FFN, Context
 from chimera.ops.dropout import fork
 from chimera.ops.precision import wide
 from chimera.ops.reduce import participants
@@ -58,8 +62,44 @@ def run_experts(
     return y, blend(*((sizes[i] / len(tokens), out.aux) for i, out in outs.items()))
 
 
+class _OfAll(nn.Module):
+    """A linear layer of each expert, each for its own rows: [e c i] to [e c o]."""
+
+    def __init__(self, layers: Iterable[Any]) -> None:
+        super().__init__()
+        self.layers = tuple(layers)  # which are modules of the experts
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.layers[0].stacked(x, self.layers))
+
+
+def at_once(experts: nn.ModuleList) -> tuple[FFN, ...]:
+    """An ffn that computes all experts; none if these keep more than weights of linear layers.
+
+    It is in a tuple, so that no module has it.
+    """
+    first = cast(FFN, experts[0])
+    layers = [name for name, child in first.named_children() if hasattr(child, "stacked")]
+    if first.state_dict().keys() - {f"{x}.{kind}" for x in layers for kind in ("weight", "bias")}:
+        return ()
+    made = copy.copy(first)
+    of_all = {name: _OfAll(getattr(expert, name) for expert in experts) for name in layers}
+    made._modules = {**first._modules, **of_all}
+    return (made,)
+
+
+def holds(whole: FFN, experts: nn.ModuleList) -> bool:
+    """Whether the experts still have the layers of `at_once`, and these are alike."""
+    return all(
+        getattr(expert, name) is layer and each.layers[0].alike(layer)
+        for name, each in whole.named_children()
+        if isinstance(each, _OfAll)
+        for expert, layer in zip(experts, each.layers, strict=True)
+    )
+
+
 def run_seated(
-    experts: nn.ModuleList, rows: Float[Tensor, "n d"], ctx: Context, seats: Seats
+    whole: FFN, rows: Float[Tensor, "n d"], ctx: Context, seats: Seats
 ) -> tuple[Float[Tensor, "n d"], dict[str, Tensor]]:
     """`run_experts` with a fixed number of rows for each expert, of which those not taken are 0."""
     tokens = seats.tokens
@@ -67,18 +107,12 @@ def run_seated(
     x = x.masked_fill(~seats.taken[..., None], 0.0)
     positions = ctx.pos.expand(len(rows) // ctx.pos.shape[1], -1).flatten()[tokens]
     keys = None if ctx.draws is None else ctx.draws.reshape(-1)[tokens]
-    outs = []
-    for i, expert in enumerate(experts):
-        one = slice(i, i + 1)
-        own = Context(
-            positions[one], seats.taken[one], ctx.loop, None if keys is None else keys[one]
-        )
-        outs.append(expert(x[one], fork(own, i)))
-    outputs = torch.cat([out.y[0] for out in outs])
+    own = Context(positions, seats.taken, ctx.loop, keys)
+    out = whole(x, fork(own, torch.arange(len(tokens), device=x.device)[:, None]))
+    outputs = out.y.flatten(0, 1)
     outputs = outputs * seats.gates.flatten().to(wide(outputs))[:, None]  # summed in float32
     y = outputs.new_zeros(len(rows), outputs.shape[1]).index_add(0, tokens.flatten(), outputs)
-    shares = seats.taken.sum(1) / seats.taken.sum().clamp(min=1)
-    return y, blend(*((share, out.aux) for share, out in zip(shares, outs, strict=True)))
+    return y, out.aux
 
 
 def load_stats(groups: Groups | Seats, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:

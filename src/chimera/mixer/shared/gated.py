@@ -20,11 +20,41 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from chimera.contract import Mixer
 from chimera.ops.conv import causal_conv
 from chimera.ops.precision import widen
 
 DT_MIN = 1e-3
 DT_MAX = 1e-1
+
+
+class StateSpace(Mixer):
+    """Widths and the output's norm of Mamba-2 and its log-linear form."""
+
+    norm: Tensor
+
+    def set_widths(self, dim: int, state: int, expand: int, head_dim: int, groups: int) -> None:
+        """Set inner width e, channels p of a head, heads h, and widths of x̂, B and C.
+
+        Raises:
+            ValueError: p does not divide e, or `groups` does not divide h.
+        """
+        e = self.inner = expand * dim
+        self.head_dim = min(head_dim, e)
+        self.heads = e // self.head_dim
+        if e % self.head_dim or self.heads % groups:
+            raise ValueError(
+                f"mixer={self.component} with inner width {e}: head_dim={self.head_dim} has to"
+                f" divide it, and groups={groups} the number of heads"
+            )
+        self.groups = groups
+        self.state = state
+        self.widths = (e, groups * state, groups * state)
+
+    def gated(self, y: Float[Tensor, "b t e"], z: Float[Tensor, "b t e"]) -> Float[Tensor, "b t e"]:
+        """RMSNorm of each group's channels of y ⊙ SiLU(z), in float32 or wider."""
+        y = (y * F.silu(widen(z))).unflatten(-1, (self.groups, -1))
+        return F.rms_norm(y, y.shape[-1:], eps=1e-5).flatten(2) * self.norm
 
 
 class ShortConv(nn.Module):

@@ -9,7 +9,7 @@ with a cache of constant size). x [b t d]; q [b h t k]; k, v [b g t k]; O [b h t
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
@@ -40,6 +40,9 @@ class SoftmaxMixer(Mixer):
     #: Whether scores are held in memory.
     dense = False
     position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
+    forms: ClassVar[tuple[str, ...]] = ("parallel", "recurrent")
+    cost = "t²·d"
+    state_size = "2·t·g·k (the cache grows)"
 
     def __init__(
         self,
@@ -70,6 +73,9 @@ class SoftmaxMixer(Mixer):
     def torch_draws(self) -> str:
         """Where torch's generator draws dropout; see `contract.Mixer.torch_draws`."""
         return "scaled_dot_product_attention" if self.dropout else ""
+
+    def init_state(self, batch: int) -> Any:
+        return self.cache(batch)
 
     def cache(self, batch: int, slots: int | None = None) -> KVCache:
         """Empty cache with `slots` places; None for a growing cache."""

@@ -16,10 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from chimera.contract import Role
 from chimera.ops.minifloat import E2M1, minifloat, scaled
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
 from chimera.quant.shared.inputs import Ties, nudge
+from chimera.quant.shared.layers import LayerQuantiser, QuantisedEmbedding, QuantisedLinear
 
 Scales = Callable[..., Tensor]
 
@@ -34,6 +36,25 @@ class Blocks(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         return straight(x, scaled(x, self.scales(x.detach(), self.nudge), self.nudge))
+
+
+class FourBit(LayerQuantiser):
+    """Layers and tables in FP4, and `activations` if they are to be; a subclass has the scales."""
+
+    rule: Rule
+    entries: Rule  # of the embedding table
+    scales: Scales  # of activations
+    activations: bool
+
+    def layer(self, d_in: int, d_out: int, bias: bool, role: Role) -> nn.Module:
+        inputs = self.activation(d_in) or nn.Identity()
+        return QuantisedLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=self.rule)
+
+    def table(self, entries: int, dim: int) -> nn.Module:
+        return QuantisedEmbedding(entries, dim, self.entries)
+
+    def activation(self, dim: int) -> nn.Module | None:
+        return Blocks(self.scales, self.ties) if self.activations else None
 
 
 def rule(scales: Scales, *, rows: bool) -> Rule:

@@ -202,6 +202,13 @@ def rounded(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"
     return cast(Tensor, inputs(x).to(x.dtype))
 
 
+def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear`; each of several weights [n o i] has its own rows of x [n c i]."""
+    if weight.ndim == 2:
+        return F.linear(x, weight, bias)
+    return x @ weight.mT if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
+
+
 def product(
     inputs: nn.Module,
     x: Float[Tensor, "*b i"],
@@ -211,7 +218,7 @@ def product(
     """`F.linear(rounded(inputs, x), weight, bias)`."""
     made = rounded(inputs, x)
     if not _by_kernels(inputs, x):
-        return F.linear(made, weight, bias)
+        return times(made, weight, bias)
     rotation = cast(Rotation, cast(nn.Sequential, inputs)[0])
     given = made.detach(), weight.to(made.dtype), rotation.matrix, rotation.n
     y = rotated.product(x, *given)

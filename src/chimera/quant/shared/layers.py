@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
 from chimera.quant.shared.codes import CodeCache, Compute, arithmetic
-from chimera.quant.shared.inputs import PerChannel, PerToken, Ties, on_grid, product, rounded
+from chimera.quant.shared.inputs import PerChannel, PerToken, Ties, on_grid, product, rounded, times
 from chimera.quant.shared.packed import (
     PackedIntegerEmbedding,
     PackedIntegerLinear,
@@ -53,20 +52,26 @@ class Linear(nn.Linear):
     def joined(self, x: Float[Tensor, "*b i"], groups: Sequence[Any]) -> tuple[Tensor, ...]:
         """What layers that are alike give for x, those of a group side by side."""
         layers = [layer for group in groups for layer in group]
+        widths = [sum(layer.out_features for layer in group) for group in groups]
+        return self._laid(torch.cat, x, layers).split(widths, -1)
+
+    def stacked(self, x: Float[Tensor, "n c i"], layers: Sequence[Any]) -> Float[Tensor, "n c o"]:
+        """What layers that are alike give, each for its own rows."""
+        return self._laid(torch.stack, x, layers)
+
+    def _laid(self, lay: Callable[..., Tensor], x: Tensor, layers: Sequence[Any]) -> Tensor:
         # A compiled graph moves fewer bytes if weights are cast before they are joined. Eagerly,
         # each cast would be a kernel, and autocast casts the joined weight.
         dtype = output_dtype(x) if torch.compiler.is_compiling() else self.weight.dtype
-        weight = torch.cat([layer.quantised().to(dtype) for layer in layers])
+        weight = lay([layer.quantised().to(dtype) for layer in layers])
         biases = [layer.bias.to(dtype) for layer in layers if self.bias is not None]
-        bias = torch.cat(biases) if biases else None
-        widths = [sum(layer.out_features for layer in group) for group in groups]
-        return self.multiplied(x, weight, bias).split(widths, -1)
+        return self.multiplied(x, weight, lay(biases) if biases else None)
 
     def multiplied(
         self, x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None
     ) -> Float[Tensor, "*b o"]:
         """x with a weight of the forward pass."""
-        return F.linear(x, weight, bias)
+        return times(x, weight, bias)
 
     def quantised(self) -> Float[Tensor, "o i"]:
         """The weight of the forward pass."""

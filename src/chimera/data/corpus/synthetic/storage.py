@@ -67,8 +67,21 @@ class Memorisation(Synthetic):
         return Sequences(ids[:, :length], targets, np.zeros_like(targets))
 
 
+class WithEnd(Synthetic):
+    """Sequences of symbols between a blank and an end symbol."""
+
+    @property
+    def chance(self) -> float:
+        """One of the symbols."""
+        return 1 / (self.vocabulary - 2)
+
+    def need(self) -> int:
+        """See `Synthetic.need`."""
+        return 4
+
+
 @dataclass(frozen=True, kw_only=True)
-class SelectiveCopy(Synthetic):
+class SelectiveCopy(WithEnd):
     """Copy the symbols among blanks, in their order.
 
     Symbols stand at random places among blanks; the last symbol of the vocabulary ends them; at the
@@ -82,15 +95,6 @@ class SelectiveCopy(Synthetic):
     held_out: PositiveInt = 256
     vocabulary: PositiveInt = 18
     copied: PositiveInt = 12
-
-    @property
-    def chance(self) -> float:
-        """One of the symbols."""
-        return 1 / (self.vocabulary - 2)
-
-    def need(self) -> int:
-        """See `Synthetic.need`."""
-        return 4
 
     def shortest(self) -> int:
         """See `Synthetic.shortest`."""
@@ -110,7 +114,7 @@ class SelectiveCopy(Synthetic):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compression(Synthetic):
+class Compression(WithEnd):
     """All symbols of a sequence, from the state at its last position alone.
 
     The last symbol of the vocabulary ends a sequence. `chimera.model.compressor` decodes the output
@@ -124,15 +128,6 @@ class Compression(Synthetic):
     seq_len: PositiveInt = 16
     test_len: PositiveInt = 16
     vocabulary: PositiveInt = 18
-
-    @property
-    def chance(self) -> float:
-        """One of the symbols."""
-        return 1 / (self.vocabulary - 2)
-
-    def need(self) -> int:
-        """See `Synthetic.need`."""
-        return 4
 
     def draw(self, random: np.random.Generator, count: int, length: int) -> Sequences:
         """See `Synthetic.draw`."""
