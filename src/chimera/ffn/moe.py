@@ -7,8 +7,8 @@
 T is the number of real tokens that this process has; padding is not routed and has y = 0. One sort
 groups choices by expert. Each expert runs on its rows only: k·T rows in total, for any N. The
 numbers of rows are fetched from the device once per layer, which also breaks the graph of
-torch.compile. On a GPU and in a graph, experts with a capacity have C rows each in training, some
-empty, and one product computes a layer of all experts.
+torch.compile. On a GPU and in a graph, experts with a capacity have C rows each, some empty. In
+training, one product computes a layer of all experts, if these keep nothing but weights.
 
 Eq. 45 itself has C = ⌈CF · T / N⌉, which counts tokens, but each token has k = 2 choices: even a
 perfectly even router drops 1 − 1.25/2 = 37.5 % of the choices in training, and evaluation drops
@@ -27,7 +27,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Context, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
-from chimera.ffn.shared.experts import as_rows, at_once, holds, load_stats, run_experts, run_seated
+from chimera.ffn.shared.experts import as_rows, at_once, load_stats, run_experts, run_seated
 from chimera.ops.routing import Groups, Seats, balance, blend, group, probabilities, seat
 from chimera.ops.together import few_kernels
 
@@ -87,10 +87,9 @@ class MoE(FFN):
         capacity = self.capacity[self.training]
         how: dict[str, Any] = {"count": len(self.experts), "in_order": self.causal}
         groups: Groups | Seats
-        whole = self.whole if few_kernels(rows) else ()
-        if capacity is not None and whole and holds(whole[0], self.experts):
+        if capacity is not None and few_kernels(rows):
             groups = seat(chosen, gates, real, capacity=capacity, **how)
-            y, inner = run_seated(whole[0], rows, ctx, groups)
+            y, inner = run_seated(self.experts, self.whole, rows, ctx, groups)
         else:
             groups = group(chosen, gates, real, capacity=capacity, **how)
             y, inner = run_experts(self.experts, rows, ctx, groups, training=self.training)

@@ -85,10 +85,8 @@ class Mamba2(OfMamba2, StateSpace):
 
     def init_state(self, batch: int) -> Mamba2State:
         like = self.D
-        shape = (batch, self.heads, self.state, self.head_dim)
-        return Mamba2State(
-            like.new_zeros(shape, dtype=wide(like)), self.conv.init_tail(batch, like)
-        )
+        memory = like.new_zeros(batch, self.heads, self.state, self.head_dim, dtype=wide(like))
+        return Mamba2State(memory, self.conv.init_tail(batch, like))
 
     def forward(self, x: Tensor, ctx: Context, state: Mamba2State | None = None) -> Out:
         memory, tail = state or (None, None)

@@ -83,12 +83,11 @@ def at_once(experts: nn.ModuleList) -> tuple[FFN, ...]:
     if first.state_dict().keys() - {f"{x}.{kind}" for x in layers for kind in ("weight", "bias")}:
         return ()
     made = copy.copy(first)
-    of_all = {name: _OfAll(getattr(expert, name) for expert in experts) for name in layers}
-    made._modules = {**first._modules, **of_all}
+    made._modules = first._modules | {x: _OfAll(getattr(e, x) for e in experts) for x in layers}
     return (made,)
 
 
-def holds(whole: FFN, experts: nn.ModuleList) -> bool:
+def _holds(whole: FFN, experts: nn.ModuleList) -> bool:
     """Whether the experts still have the layers of `at_once`, and these are alike."""
     return all(
         getattr(expert, name) is layer and each.layers[0].alike(layer)
@@ -99,20 +98,36 @@ def holds(whole: FFN, experts: nn.ModuleList) -> bool:
 
 
 def run_seated(
-    whole: FFN, rows: Float[Tensor, "n d"], ctx: Context, seats: Seats
+    experts: nn.ModuleList,
+    whole: tuple[FFN, ...],
+    rows: Float[Tensor, "n d"],
+    ctx: Context,
+    seats: Seats,
 ) -> tuple[Float[Tensor, "n d"], dict[str, Tensor]]:
-    """`run_experts` with a fixed number of rows for each expert, of which those not taken are 0."""
+    """`run_experts` with a fixed number of rows for each expert, of which those not taken are 0.
+
+    Args:
+        experts, rows, ctx: see `run_experts`.
+        whole: `at_once` of the experts.
+        seats: tokens by expert.
+    """
     tokens = seats.tokens
     x = rows.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
     x = x.masked_fill(~seats.taken[..., None], 0.0)
     positions = ctx.pos.expand(len(rows) // ctx.pos.shape[1], -1).flatten()[tokens]
     keys = None if ctx.draws is None else ctx.draws.reshape(-1)[tokens]
-    own = Context(positions, seats.taken, ctx.loop, keys)
-    out = whole(x, fork(own, torch.arange(len(tokens), device=x.device)[:, None]))
-    outputs = out.y.flatten(0, 1)
+    each = torch.arange(len(tokens), device=x.device)
+    own = fork(Context(positions, seats.taken, ctx.loop, keys), each[:, None])
+    if whole and _holds(whole[0], experts):
+        outs = [whole[0](x, own)]
+    else:
+        parts = zip(experts, x.split(1), each.split(1), strict=True)
+        outs = [expert(some, own.take(place)) for expert, some, place in parts]
+    outputs = torch.cat([out.y for out in outs]).flatten(0, 1)
     outputs = outputs * seats.gates.flatten().to(wide(outputs))[:, None]  # summed in float32
     y = outputs.new_zeros(len(rows), outputs.shape[1]).index_add(0, tokens.flatten(), outputs)
-    return y, out.aux
+    shares = seats.taken.view(len(outs), -1).sum(1) / seats.taken.sum().clamp(min=1)
+    return y, blend(*((share, out.aux) for share, out in zip(shares, outs, strict=True)))
 
 
 def load_stats(groups: Groups | Seats, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:

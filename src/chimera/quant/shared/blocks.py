@@ -41,7 +41,6 @@ class Blocks(nn.Module):
 class FourBit(LayerQuantiser):
     """Layers and tables in FP4, and `activations` if they are to be; a subclass has the scales."""
 
-    rule: Rule
     entries: Rule  # of the embedding table
     scales: Scales  # of activations
     activations: bool
