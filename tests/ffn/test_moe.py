@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,13 @@ from torch.utils.checkpoint import checkpoint
 
 from chimera.callback.part.loads import LoadBalance
 from chimera.contract import FFN, Context, Out
+from chimera.ffn.geglu import GEGLU
 from chimera.ffn.mlp import MLP
 from chimera.ffn.moe import MoE
 from chimera.ffn.moe_shared import SharedMoE
+from chimera.ffn.relu2 import ReLU2
+from chimera.ffn.relu2_glu import ReLU2GLU
+from chimera.ffn.swiglu import SwiGLU
 from chimera.ops.dropout import dropout
 from chimera.ops.routing import balance
 from chimera.quant.shared.layers import Linear
@@ -83,24 +88,35 @@ def test_capacity_is_that_of_the_naive_form(causal: bool, of: str, factor: float
     close(float(out.stats["drop_rate"]), pytest.approx(1 - sum(served) / 52, abs=1e-6))
 
 
-class Dropping(MLP):
-    """Expert with dropout."""
+class Own(MLP):
+    """Expert with dropout, a loss and numbers of its own."""
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self.register_buffer("signs", torch.randn(32).sign().double(), persistent=False)
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
-        return Out(dropout(super().forward(x, ctx).y, 0.3, self.training, ctx.draws, 1))
+        y = super().forward(x * self.signs, ctx).y
+        real = y if ctx.mask is None else y[ctx.mask]
+        loss = real.square().sum().sqrt() / max(len(real.flatten(0, -2)), 1)
+        return Out(dropout(y, 0.3, self.training, ctx.draws, 1), aux={"own": loss})
 
 
-#: Of these the experts' layers keep numbers of their own: each expert runs on its own rows.
+ALL = (MLP, GEGLU, SwiGLU, ReLU2, ReLU2GLU)
+#: Of these the layers keep numbers beside weights: each expert runs by itself.
 APART = {"hbit", "bitnet_a48", "bitnet_v2", "int4_act"}
 
 
-@pytest.mark.parametrize(("quant", "causal"), [("none", True), *((name, False) for name in NAMES)])
+@pytest.mark.parametrize(
+    ("quant", "kind", "causal"),
+    [("none", MLP, True), *((name, kind, False) for name, kind in zip(NAMES, cycle(ALL)))],
+)
 def test_one_product_of_all_experts_changes_no_number(
-    quant: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+    quant: str, kind: Any, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout, padding, biases and dropped choices; the outputs and all gradients."""
+    """With padding, biases and dropped choices; the outputs and all gradients."""
     linear = quantiser(quant).linear
-    expert = lambda site, _: Dropping(site, parts(linear=linear), expand=2, bias=True)  # noqa: E731
+    expert = lambda site, _: kind(site, parts(linear=linear), expand=2, bias=True)  # noqa: E731
     moe = copy.deepcopy(build(causal, capacity_factor=0.7, expert=expert)).train()
     seen: list[int] = []
     stacked = Linear.stacked
@@ -121,9 +137,46 @@ def test_one_product_of_all_experts_changes_no_number(
 
     close(numbers("cpu"), numbers(), 1e-9)
     assert seen == ([] if quant in APART else [4, 4])
-    monkeypatch.setattr(moe.experts[1], "up", copy.deepcopy(moe.experts[1].up))
-    close(numbers("cpu"), numbers(), 1e-9)  # the new layer counts
-    assert len(seen) <= 2
+    moe.experts[1] = copy.deepcopy(moe.experts[1])
+    nn.init.normal_(moe.experts[1].up.weight)
+    close(numbers("cpu"), numbers(), 1e-9)  # the new expert counts
+    assert seen == ([] if quant in APART else [4, 4] * 2)
+
+
+def other(moe: MoE) -> None:
+    moe.experts[1] = Own(site(), parts()).double()
+
+
+def hook(moe: MoE) -> None:
+    moe.experts[2].down.register_full_backward_hook(lambda *_: None)
+
+
+def adapt(moe: MoE) -> None:
+    moe.experts[0].up = nn.Linear(32, 128).double()
+
+
+def tanh(moe: MoE) -> None:
+    moe.experts[3].approximate = "tanh"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"), [(Own, None), (MLP, other), (MLP, hook), (MLP, adapt), (GEGLU, tanh)]
+)
+def test_experts_that_differ_run_by_themselves(
+    kind: type[MLP], change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moe = build(capacity_factor=0.7, expert=lambda s, p: kind(s, p)).train()
+    if change is not None:
+        change(moe)
+    monkeypatch.setattr(Linear, "stacked", lambda *_: pytest.fail("computed at once"))
+    x = rows(3, 9)
+    given = replace(ctx(ragged([9, 4, 7], left=False)), draws=torch.arange(27).view(3, 9))
+    found = []
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr("chimera.ops.together.DEVICES", devices)
+        out = moe(x, given)
+        found.append([out.y, *out.aux.values()])
+    close(found[1], found[0], 1e-7)  # shares are float32
 
 
 def even(choices: int, **options: Any) -> Out:

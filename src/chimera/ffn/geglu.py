@@ -13,10 +13,11 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
+from chimera.contract import Context, Parts, PositiveFloat, Site
+from chimera.ffn.shared.two_layers import TwoLayer
 
 
-class GEGLU(FFN):
+class GEGLU(TwoLayer):
     """Feed-forward network with GELU gate; one up projection computes value and gate.
 
     Args:
@@ -26,6 +27,7 @@ class GEGLU(FFN):
     """
 
     source = "arXiv 2002.05202, 1606.08415"
+    settings = ("approximate",)
 
     def __init__(
         self,
@@ -36,13 +38,10 @@ class GEGLU(FFN):
         bias: bool = False,
         approximate: Literal["none", "tanh"] = "none",
     ) -> None:
-        super().__init__()
         inner = round(expand * site.dim)
-        self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
-        self.down = parts.linear(inner, site.dim, bias=bias, role="down")
+        super().__init__(site, parts, 2 * inner, inner, bias=bias)
         self.approximate = approximate
 
-    def forward(self, x: Tensor, ctx: Context) -> Out:
-        a, b = self.up(x).chunk(2, dim=-1)
-        y = a * F.gelu(b, approximate=self.approximate)
-        return Out(self.down(y))
+    def activated(self, h: Tensor, ctx: Context) -> Tensor:
+        a, b = h.chunk(2, dim=-1)
+        return a * F.gelu(b, approximate=self.approximate)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
+from chimera.contract import Context, Parts, PositiveFloat, Site
+from chimera.ffn.shared.two_layers import TwoLayer
 
 
-class MLP(FFN):
+class MLP(TwoLayer):
     """Feed-forward network with GELU.
 
     Args:
@@ -20,14 +21,13 @@ class MLP(FFN):
     """
 
     source = "TITAN eq. 41; arXiv 1706.03762, 1606.08415"
+    settings = ()
 
     def __init__(
         self, site: Site, parts: Parts, *, expand: PositiveFloat = 4.0, bias: bool = False
     ) -> None:
-        super().__init__()
         inner = round(expand * site.dim)
-        self.up = parts.linear(site.dim, inner, bias=bias, role="up")
-        self.down = parts.linear(inner, site.dim, bias=bias, role="down")
+        super().__init__(site, parts, inner, inner, bias=bias)
 
-    def forward(self, x: Tensor, ctx: Context) -> Out:
-        return Out(self.down(F.gelu(self.up(x))))
+    def activated(self, h: Tensor, ctx: Context) -> Tensor:
+        return F.gelu(h)

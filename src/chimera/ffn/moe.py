@@ -7,8 +7,8 @@
 T is the number of real tokens that this process has; padding is not routed and has y = 0. One sort
 groups choices by expert. Each expert runs on its rows only: k·T rows in total, for any N. The
 numbers of rows are fetched from the device once per layer, which also breaks the graph of
-torch.compile. On a GPU and in a graph, experts with a capacity have C rows each, some empty. In
-training, one product computes a layer of all experts, if these keep nothing but weights.
+torch.compile. On a GPU and in a graph, experts with a capacity have C rows each, some empty; in
+training, one product computes a layer of experts that differ in their weights alone.
 
 Eq. 45 itself has C = ⌈CF · T / N⌉, which counts tokens, but each token has k = 2 choices: even a
 perfectly even router drops 1 − 1.25/2 = 37.5 % of the choices in training, and evaluation drops
@@ -27,7 +27,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Context, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
-from chimera.ffn.shared.experts import as_rows, at_once, load_stats, run_experts, run_seated
+from chimera.ffn.shared.experts import as_rows, load_stats, run_experts, run_seated
 from chimera.ops.routing import Groups, Seats, balance, blend, group, probabilities, seat
 from chimera.ops.together import few_kernels
 
@@ -76,7 +76,6 @@ class MoE(FFN):
         self.per_process = ("the capacity of ffn=moe",) if capacity_factor else ()
         self.router = nn.Linear(site.dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(site, parts) for _ in range(experts))
-        self.whole = at_once(self.experts)
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
         rows, real = as_rows(x, ctx)
@@ -89,7 +88,7 @@ class MoE(FFN):
         groups: Groups | Seats
         if capacity is not None and few_kernels(rows):
             groups = seat(chosen, gates, real, capacity=capacity, **how)
-            y, inner = run_seated(self.experts, self.whole, rows, ctx, groups)
+            y, inner = run_seated(self.experts, rows, ctx, groups)
         else:
             groups = group(chosen, gates, real, capacity=capacity, **how)
             y, inner = run_experts(self.experts, rows, ctx, groups, training=self.training)

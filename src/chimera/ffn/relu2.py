@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from einops import reduce
 from torch import Tensor
 
-from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.contract import Context, Parts, PositiveFloat, PositiveInt, Site
 from chimera.contract_gguf import GGUF, in_gguf, joined
+from chimera.ffn.shared.two_layers import TwoLayer
 
 
-class ReLU2(FFN):
+class ReLU2(TwoLayer):
     """Feed-forward network with squared ReLU.
 
     Args:
@@ -33,6 +34,7 @@ class ReLU2(FFN):
     """
 
     source = "QDYT 3.4; arXiv 2109.08668"
+    settings = ("fold",)
 
     def __init__(
         self,
@@ -43,19 +45,15 @@ class ReLU2(FFN):
         fold: PositiveInt = 2,
         bias: bool = False,
     ) -> None:
-        super().__init__()
         inner = round(expand * site.dim)
         if inner % fold:
             raise ValueError(f"ffn fold={fold} does not divide the inner width {inner}")
+        super().__init__(site, parts, inner, inner // fold, bias=bias)
         self.fold = fold
-        self.up = parts.linear(site.dim, inner, bias=bias, role="up")
-        self.down = parts.linear(inner // fold, site.dim, bias=bias, role="down")
 
-    def forward(self, x: Tensor, ctx: Context) -> Out:
-        y = F.relu(self.up(x)).square()
-        if self.fold > 1:
-            y = reduce(y, "b t (fold f) -> b t f", "sum", fold=self.fold)
-        return Out(self.down(y))
+    def activated(self, h: Tensor, ctx: Context) -> Tensor:
+        y = F.relu(h).square()
+        return reduce(y, "b t (fold f) -> b t f", "sum", fold=self.fold) if self.fold > 1 else y
 
     def gguf(self) -> GGUF:
         """As llama.cpp's network of two layers; a sum over slices is a repeated down projection."""

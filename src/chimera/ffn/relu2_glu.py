@@ -12,10 +12,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera.contract import FFN, Context, Norm, Out, Parts, PositiveFloat, Site
+from chimera.contract import Context, Norm, Parts, PositiveFloat, Site
+from chimera.ffn.shared.two_layers import TwoLayer
 
 
-class ReLU2GLU(FFN):
+class ReLU2GLU(TwoLayer):
     """Feed-forward network with a squared ReLU as gate; one up projection for value and gate.
 
     Args:
@@ -25,6 +26,7 @@ class ReLU2GLU(FFN):
     """
 
     source = "arXiv 2411.04965, 2109.08668, 2002.05202"
+    settings = ("norm",)
 
     def __init__(
         self,
@@ -35,15 +37,11 @@ class ReLU2GLU(FFN):
         bias: bool = False,
         inner_norm: bool = False,
     ) -> None:
-        super().__init__()
         inner = round(expand * site.dim)
-        self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
-        self.down = parts.linear(inner, site.dim, bias=bias, role="down")
+        super().__init__(site, parts, 2 * inner, inner, bias=bias)
         self.norm: Norm | None = parts.norm(inner) if inner_norm else None
 
-    def forward(self, x: Tensor, ctx: Context) -> Out:
-        a, b = self.up(x).chunk(2, dim=-1)
+    def activated(self, h: Tensor, ctx: Context) -> Tensor:
+        a, b = h.chunk(2, dim=-1)
         y = a * F.relu(b).square()
-        if self.norm is not None:
-            y = self.norm(y, ctx.mask)
-        return Out(self.down(y))
+        return y if self.norm is None else self.norm(y, ctx.mask)

@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
+from chimera.contract import Context, Parts, PositiveFloat, Site
 from chimera.contract_gguf import GGUF, NotInGGUF, in_gguf, joined
 from chimera.contract_hf import LLAMA_LIKE, unsupported
 from chimera.errors import UserError
+from chimera.ffn.shared.two_layers import TwoLayer
 
 
-class SwiGLU(FFN):
+class SwiGLU(TwoLayer):
     """Feed-forward network with SiLU gate; one up projection computes value and gate.
 
     Args:
@@ -32,6 +33,7 @@ class SwiGLU(FFN):
     """
 
     source = "QDYT 3.4; arXiv 2002.05202"
+    settings = ("grids",)
 
     def __init__(
         self,
@@ -42,20 +44,18 @@ class SwiGLU(FFN):
         bias: bool = False,
         quantise_halves: bool = False,
     ) -> None:
-        super().__init__()
         inner = round(expand * site.dim)
-        self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
-        self.down = parts.linear(inner, site.dim, bias=bias, role="down")
+        super().__init__(site, parts, 2 * inner, inner, bias=bias)
         self.grids: nn.ModuleList | None = None
         if quantise_halves:
             halves = (parts.activation(inner), parts.activation(inner))
             self.grids = nn.ModuleList(nn.Identity() if g is None else g for g in halves)
 
-    def forward(self, x: Tensor, ctx: Context) -> Out:
-        a, b = self.up(x).chunk(2, dim=-1)
+    def activated(self, h: Tensor, ctx: Context) -> Tensor:
+        a, b = h.chunk(2, dim=-1)
         if self.grids is not None:
             a, b = (grid(half) for grid, half in zip(self.grids, (a, b), strict=True))
-        return Out(self.down(a * F.silu(b)))
+        return a * F.silu(b)
 
     def gguf(self) -> GGUF:
         """As llama.cpp's gated network: value `ffn_up`, gate `ffn_gate`."""

@@ -67,12 +67,11 @@ def token_keys(samples: Int[Tensor, " b"], pos: Int[Tensor, "#b t"]) -> Int[Tens
     return _mix(samples[:, None] + _int64(pos, samples) * POSITION)
 
 
-def fork(ctx: Context, number: int | Int[Tensor, "*#b"]) -> Context:
+def fork(ctx: Context, number: int) -> Context:
     """The same inputs with other draws, for a layer or for one of several parts of it."""
     if ctx.draws is None:
         return ctx
-    more = (number + 1) * PART
-    return replace(ctx, draws=_mix(ctx.draws + (_signed(more) if isinstance(more, int) else more)))
+    return replace(ctx, draws=_mix(ctx.draws + _signed((number + 1) * PART)))
 
 
 def dropout(

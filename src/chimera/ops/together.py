@@ -11,15 +11,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: Devices on which few large kernels are faster than many small ones.
 DEVICES = ("cuda",)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def few_kernels(x: Tensor) -> bool:
     """Whether what is computed from x should be few kernels."""
     return x.device.type in DEVICES or torch.compiler.is_compiling()
+
+
+def hooked(*modules: nn.Module) -> bool:
+    """Whether a module has hooks: it has to be called by itself."""
+    return any(getattr(module, kind) for module in modules for kind in HOOKS)
 
 
 def together(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:

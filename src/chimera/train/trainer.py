@@ -91,8 +91,8 @@ def build_trainer(
         callbacks: in the order of their calls.
     """
     given = {name: getattr(settings, name) for name in PASSED_THROUGH}
-    make = PROFILERS.get(settings.profiler or "", Unprofiled)
-    profiler = make(dirpath=directory.path, filename="profile")
+    make = PROFILERS.get(settings.profiler or "")
+    profiler = make(dirpath=directory.path, filename="profile") if make else Unprofiled()
     numbers = precision_arguments(precision, settings.accelerator)
     processes = process_arguments(settings)
     plugins = [CheckedIO(), *numbers.pop("plugins", []), *processes.pop("plugins", [])]

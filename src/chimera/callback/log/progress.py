@@ -107,13 +107,12 @@ class Progress(RichProgressBar):
         loss = f"mean loss {mean_loss(self._recent):.3f}"
         speed = f"{rate / 1e3:.1f}k tok/s"
         text = f"{loss}  lr {step.lr:.2e}  {speed}"
-        if drawn is not None:
+        if drawn is not None and self.train_progress_bar_id is not None:
             width = drawn.console.width
             shown = text + self._validation if width >= WIDE else text
             if width < NARROW:
                 shown = f"{loss}  {speed}"
-            if self.train_progress_bar_id is not None:
-                drawn.update(self.train_progress_bar_id, description=shown)
+            drawn.update(self.train_progress_bar_id, description=shown)
         else:
             taken = time.perf_counter() - self._start
             left = taken / (step.global_step - self._first) * (self._total - step.global_step)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable
-from typing import Any, cast
-
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import FFN, Context
+from chimera.contract import Context, Out
+from chimera.ffn.shared.two_layers import TwoLayer
 from chimera.ops.dropout import fork
 from chimera.ops.precision import wide
 from chimera.ops.reduce import participants
@@ -62,67 +59,22 @@ def run_experts(
     return y, blend(*((sizes[i] / len(tokens), out.aux) for i, out in outs.items()))
 
 
-class _OfAll(nn.Module):
-    """A linear layer of each expert, each for its own rows: [e c i] to [e c o]."""
-
-    def __init__(self, layers: Iterable[Any]) -> None:
-        super().__init__()
-        self.layers = tuple(layers)  # which are modules of the experts
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.layers[0].stacked(x, self.layers))
-
-
-def at_once(experts: nn.ModuleList) -> tuple[FFN, ...]:
-    """An ffn that computes all experts; none if these keep more than weights of linear layers.
-
-    It is in a tuple, so that no module has it.
-    """
-    first = cast(FFN, experts[0])
-    layers = [name for name, child in first.named_children() if hasattr(child, "stacked")]
-    if first.state_dict().keys() - {f"{x}.{kind}" for x in layers for kind in ("weight", "bias")}:
-        return ()
-    made = copy.copy(first)
-    made._modules = first._modules | {x: _OfAll(getattr(e, x) for e in experts) for x in layers}
-    return (made,)
-
-
-def _holds(whole: FFN, experts: nn.ModuleList) -> bool:
-    """Whether the experts still have the layers of `at_once`, and these are alike."""
-    return all(
-        getattr(expert, name) is layer and each.layers[0].alike(layer)
-        for name, each in whole.named_children()
-        if isinstance(each, _OfAll)
-        for expert, layer in zip(experts, each.layers, strict=True)
-    )
-
-
 def run_seated(
-    experts: nn.ModuleList,
-    whole: tuple[FFN, ...],
-    rows: Float[Tensor, "n d"],
-    ctx: Context,
-    seats: Seats,
+    experts: nn.ModuleList, rows: Float[Tensor, "n d"], ctx: Context, seats: Seats
 ) -> tuple[Float[Tensor, "n d"], dict[str, Tensor]]:
-    """`run_experts` with a fixed number of rows for each expert, of which those not taken are 0.
-
-    Args:
-        experts, rows, ctx: see `run_experts`.
-        whole: `at_once` of the experts.
-        seats: tokens by expert.
-    """
+    """`run_experts` with a fixed number of rows for each expert, of which those not taken are 0."""
     tokens = seats.tokens
     x = rows.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
     x = x.masked_fill(~seats.taken[..., None], 0.0)
     positions = ctx.pos.expand(len(rows) // ctx.pos.shape[1], -1).flatten()[tokens]
     keys = None if ctx.draws is None else ctx.draws.reshape(-1)[tokens]
-    each = torch.arange(len(tokens), device=x.device)
-    own = fork(Context(positions, seats.taken, ctx.loop, keys), each[:, None])
-    if whole and _holds(whole[0], experts):
-        outs = [whole[0](x, own)]
+    own = Context(positions, seats.taken, ctx.loop, keys)
+    if isinstance(first := experts[0], TwoLayer) and all(map(first.alike, experts)):
+        outs = [Out(first.at_once(x, own, list(experts)))]
     else:
-        parts = zip(experts, x.split(1), each.split(1), strict=True)
-        outs = [expert(some, own.take(place)) for expert, some, place in parts]
+        places = torch.arange(len(tokens), device=x.device).split(1)
+        parts = enumerate(zip(experts, x.split(1), places, strict=True))
+        outs = [expert(some, fork(own.take(at), i)) for i, (expert, some, at) in parts]
     outputs = torch.cat([out.y for out in outs]).flatten(0, 1)
     outputs = outputs * seats.gates.flatten().to(wide(outputs))[:, None]  # summed in float32
     y = outputs.new_zeros(len(rows), outputs.shape[1]).index_add(0, tokens.flatten(), outputs)

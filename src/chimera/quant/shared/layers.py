@@ -23,6 +23,7 @@ from chimera.ops.integer import Arithmetic, Codes, Grid, integer_linear, prepare
 from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
+from chimera.ops.together import hooked
 from chimera.quant.shared.codes import CodeCache, Compute, arithmetic
 from chimera.quant.shared.inputs import PerChannel, PerToken, Ties, on_grid, product, rounded, times
 from chimera.quant.shared.packed import (
@@ -46,14 +47,17 @@ class Linear(nn.Linear):
         """Whether one product can compute both layers, in training (`ops.together`)."""
         if type(other) is not type(self) or (other.bias is None) != (self.bias is None):
             return False
-        hooks = any(m._forward_hooks or m._forward_pre_hooks for m in (self, other))
-        return self.training and not hooks
+        return self.training and not hooked(self, other)
 
     def joined(self, x: Float[Tensor, "*b i"], groups: Sequence[Any]) -> tuple[Tensor, ...]:
         """What layers that are alike give for x, those of a group side by side."""
         layers = [layer for group in groups for layer in group]
         widths = [sum(layer.out_features for layer in group) for group in groups]
         return self._laid(torch.cat, x, layers).split(widths, -1)
+
+    def stacks(self, other: nn.Module) -> bool:
+        """Whether `stacked` computes both: they are alike and keep nothing but weights."""
+        return self.alike(other) and next(self.buffers(), None) is None
 
     def stacked(self, x: Float[Tensor, "n c i"], layers: Sequence[Any]) -> Float[Tensor, "n c o"]:
         """What layers that are alike give, each for its own rows."""
