@@ -121,6 +121,7 @@ def test_settings_outside_the_identity_alter_no_bit(here: Path) -> None:
     assert same(here / "other", here / "eight")
     names = {file.name for file in (here / "other").glob("*-profile.txt")}
     assert names == {"fit-profile.txt", "validate-profile.txt", "test-profile.txt"}
+    assert not list((here / "eight").glob("*profile*"))
     assert "run_training_epoch" in (here / "other/fit-profile.txt").read_text()
 
 

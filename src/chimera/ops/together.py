@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 #: Devices on which few large kernels are faster than many small ones.
 DEVICES = ("cuda",)
@@ -23,7 +23,7 @@ def few_kernels(x: Tensor) -> bool:
     return x.device.type in DEVICES or torch.compiler.is_compiling()
 
 
-def hooked(*modules: nn.Module) -> bool:
+def hooked(*modules: Any) -> bool:
     """Whether a module has hooks: it has to be called by itself."""
     return any(getattr(module, kind) for module in modules for kind in HOOKS)
 
