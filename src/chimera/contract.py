@@ -100,11 +100,11 @@ class Context:
             self.memo[key] = make()
         return self.memo[key]
 
-    def take(self, rows: Int[Tensor, " n"]) -> Context:
+    def take(self, rows: Int[Tensor, " n"] | slice) -> Context:
         """Inputs of the sequences `rows` alone."""
         names = ("pos", "mask", "draws", "documents")
         given = {name: x for name in names if (x := getattr(self, name)) is not None}
-        taken = {n: x if len(x) == 1 else x.index_select(0, rows) for n, x in given.items()}
+        taken = {n: x if len(x) == 1 else x[rows] for n, x in given.items()}
         return replace(self, **taken, memo={})
 
 

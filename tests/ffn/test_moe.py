@@ -155,12 +155,17 @@ def adapt(moe: MoE) -> None:
     moe.experts[0].up = nn.Linear(32, 128).double()
 
 
+def widen(moe: MoE) -> None:
+    moe.experts[1] = MLP(site(), parts(), expand=3).double()
+
+
 def tanh(moe: MoE) -> None:
     moe.experts[3].approximate = "tanh"
 
 
 @pytest.mark.parametrize(
-    ("kind", "change"), [(Own, None), (MLP, other), (MLP, hook), (MLP, adapt), (GEGLU, tanh)]
+    ("kind", "change"),
+    [(Own, None), (MLP, other), (MLP, hook), (MLP, adapt), (MLP, widen), (GEGLU, tanh)],
 )
 def test_experts_that_differ_run_by_themselves(
     kind: type[MLP], change: Any, monkeypatch: pytest.MonkeyPatch

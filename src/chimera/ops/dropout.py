@@ -57,9 +57,9 @@ def counters(seed: int, step: int, samples: Int[Tensor, " b"]) -> Int[Tensor, " 
     return samples * GOLDEN + _mixed(seed * GOLDEN + step * STEP)
 
 
-def sample_keys(counters: Int[Tensor, " b"] | None) -> Int[Tensor, " b"] | None:
-    """Key of each sample; None for None. In a compiled step this is part of its graph."""
-    return None if counters is None else _mix(counters.clone())
+def sample_keys(numbers: Int[Tensor, " b"] | None) -> Int[Tensor, " b"] | None:
+    """Keys from `counters`, None from None: a step computes them in its graph."""
+    return None if numbers is None else _mix(numbers.clone())
 
 
 def token_keys(samples: Int[Tensor, " b"], pos: Int[Tensor, "#b t"]) -> Int[Tensor, "b t"]:

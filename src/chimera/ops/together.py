@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 #: Devices on which few large kernels are faster than many small ones.
@@ -24,8 +25,15 @@ def few_kernels(x: Tensor) -> bool:
 
 
 def hooked(*modules: Any) -> bool:
-    """Whether a module has hooks: it has to be called by itself."""
+    """Whether a module has hooks, for which it has to be called."""
     return any(getattr(module, kind) for module in modules for kind in HOOKS)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear`; several weights [n o i] each have their own rows of x [n c i]."""
+    if weight.ndim == 2:
+        return F.linear(x, weight, bias)
+    return x @ weight.mT if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
 
 
 def together(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:

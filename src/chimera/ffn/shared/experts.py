@@ -70,11 +70,10 @@ def run_seated(
     keys = None if ctx.draws is None else ctx.draws.reshape(-1)[tokens]
     own = Context(positions, seats.taken, ctx.loop, keys)
     if isinstance(first := experts[0], TwoLayer) and all(map(first.alike, experts)):
-        outs = [Out(first.at_once(x, own, list(experts)))]
+        outs = [Out(first.at_once(x, own, experts))]
     else:
-        places = torch.arange(len(tokens), device=x.device).split(1)
-        parts = enumerate(zip(experts, x.split(1), places, strict=True))
-        outs = [expert(some, fork(own.take(at), i)) for i, (expert, some, at) in parts]
+        each = [(i, slice(i, i + 1), expert) for i, expert in enumerate(experts)]
+        outs = [expert(x[one], fork(own.take(one), i)) for i, one, expert in each]
     outputs = torch.cat([out.y for out in outs]).flatten(0, 1)
     outputs = outputs * seats.gates.flatten().to(wide(outputs))[:, None]  # summed in float32
     y = outputs.new_zeros(len(rows), outputs.shape[1]).index_add(0, tokens.flatten(), outputs)

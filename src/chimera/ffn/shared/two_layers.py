@@ -1,23 +1,22 @@
 """Base of feed-forward networks of two linear layers: y = W_down f(W_up x).
 
-Several that differ in their weights alone are computed at once, each for rows of its own: a mixture
-of experts on a GPU (`ffn.shared.experts`).
+Networks that differ in their weights alone are computed at once, each for its own rows: the experts
+of a mixture on a GPU (`ffn.shared.experts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from chimera.contract import FFN, Context, Out, Parts, Site
 from chimera.ops.together import hooked
 
 
 class TwoLayer(FFN):
-    """A subclass has f, `activated`.
+    """Two linear layers; a subclass has the function f between them, `activated`.
 
     Args:
         site, parts: see `FFN`.
@@ -26,12 +25,12 @@ class TwoLayer(FFN):
         bias: biases in both layers (ignored by quantisers without biases).
     """
 
-    #: Attributes that `activated` reads; a subclass without a list of its own runs by itself.
+    #: Attributes that `activated` reads. A subclass is computed at once only if it lists its own.
     settings: ClassVar[tuple[str, ...]]
-    listed: ClassVar[bool] = False
+    lists_settings: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        cls.listed = "settings" in vars(cls)
+        cls.lists_settings = "settings" in vars(cls)
 
     def __init__(self, site: Site, parts: Parts, up: int, down: int, *, bias: bool) -> None:
         super().__init__()
@@ -39,7 +38,7 @@ class TwoLayer(FFN):
         self.down = parts.linear(down, site.dim, bias=bias, role="down")
 
     def activated(self, h: Float[Tensor, "b t up"], ctx: Context) -> Float[Tensor, "b t down"]:
-        """f."""
+        """f: inputs of the second layer from outputs of the first."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
@@ -47,14 +46,14 @@ class TwoLayer(FFN):
 
     def alike(self, other: Any) -> bool:
         """Whether both differ in their weights alone."""
-        if not self.listed or type(other) is not type(self) or hooked(self, other):
+        if not self.lists_settings or type(other) is not type(self) or hooked(self, other):
             return False
         pairs = ((self.up, other.up), (self.down, other.down))
         stack = all(hasattr(one, "stacks") and one.stacks(two) for one, two in pairs)
         return stack and all(getattr(self, x) == getattr(other, x) for x in self.settings)
 
     def at_once(
-        self, x: Float[Tensor, "e c d"], ctx: Context, every: Sequence[Any]
+        self, x: Float[Tensor, "e c d"], ctx: Context, every: nn.ModuleList
     ) -> Float[Tensor, "e c d"]:
         """What networks that are alike give, each for its own rows."""
         h = self.activated(self.up.stacked(x, [each.up for each in every]), ctx)

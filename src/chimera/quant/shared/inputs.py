@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Literal, Protocol, cast, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from chimera.ops.hadamard import WIDEST, block, rotate_dense, rotate_fast, signs
 from chimera.ops.integer import Grid
 from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import recomputing, straight
+from chimera.ops.together import linear
 
 Bits = Literal[2, 3, 4, 5, 6, 7, 8]
 Transform = Literal["dense", "fast"]
@@ -202,13 +202,6 @@ def rounded(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"
     return cast(Tensor, inputs(x).to(x.dtype))
 
 
-def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear`; each of several weights [n o i] has its own rows of x [n c i]."""
-    if weight.ndim == 2:
-        return F.linear(x, weight, bias)
-    return x @ weight.mT if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
-
-
 def product(
     inputs: nn.Module,
     x: Float[Tensor, "*b i"],
@@ -218,7 +211,7 @@ def product(
     """`F.linear(rounded(inputs, x), weight, bias)`."""
     made = rounded(inputs, x)
     if not _by_kernels(inputs, x):
-        return times(made, weight, bias)
+        return linear(made, weight, bias)
     rotation = cast(Rotation, cast(nn.Sequential, inputs)[0])
     given = made.detach(), weight.to(made.dtype), rotation.matrix, rotation.n
     y = rotated.product(x, *given)

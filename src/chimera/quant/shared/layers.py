@@ -23,9 +23,9 @@ from chimera.ops.integer import Arithmetic, Codes, Grid, integer_linear, prepare
 from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
-from chimera.ops.together import hooked
+from chimera.ops.together import hooked, linear
 from chimera.quant.shared.codes import CodeCache, Compute, arithmetic
-from chimera.quant.shared.inputs import PerChannel, PerToken, Ties, on_grid, product, rounded, times
+from chimera.quant.shared.inputs import PerChannel, PerToken, Ties, on_grid, product, rounded
 from chimera.quant.shared.packed import (
     PackedIntegerEmbedding,
     PackedIntegerLinear,
@@ -56,8 +56,9 @@ class Linear(nn.Linear):
         return self._laid(torch.cat, x, layers).split(widths, -1)
 
     def stacks(self, other: nn.Module) -> bool:
-        """Whether `stacked` computes both: they are alike and keep nothing but weights."""
-        return self.alike(other) and next(self.buffers(), None) is None
+        """Whether `stacked` computes both: alike, of one shape, and they keep only weights."""
+        bare = self.alike(other) and next(self.buffers(), None) is None
+        return bare and other.weight.shape == self.weight.shape
 
     def stacked(self, x: Float[Tensor, "n c i"], layers: Sequence[Any]) -> Float[Tensor, "n c o"]:
         """What layers that are alike give, each for its own rows."""
@@ -75,7 +76,7 @@ class Linear(nn.Linear):
         self, x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None
     ) -> Float[Tensor, "*b o"]:
         """x with a weight of the forward pass."""
-        return times(x, weight, bias)
+        return linear(x, weight, bias)
 
     def quantised(self) -> Float[Tensor, "o i"]:
         """The weight of the forward pass."""

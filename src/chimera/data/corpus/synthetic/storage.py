@@ -68,7 +68,7 @@ class Memorisation(Synthetic):
 
 
 class WithEnd(Synthetic):
-    """Sequences of symbols between a blank and an end symbol."""
+    """A vocabulary of a blank, symbols and an end symbol."""
 
     @property
     def chance(self) -> float:
